@@ -2,7 +2,7 @@
 
 import os
 
-TYPE_CHECKING = False  # type checkers treat it as true; importing typing would delay signal handling
+TYPE_CHECKING = False  # type checkers treat it as true; not imported from typing, which would delay signal handling
 if TYPE_CHECKING:
     from nmt_cli.corpus.terms import Terms
     from nmt_cli.translation.options import Sampling
@@ -11,10 +11,11 @@ if TYPE_CHECKING:
 __version__ = "1.0.0"
 __all__ = ["Sampling", "Terms", "Translator", "__version__"]
 
-# By default, oneDNN and PyTorch each cache kernels for 1,024 shapes, and memory use on CPUs would keep growing.
+# oneDNN and PyTorch cache a kernel for each shape. With their default limit of 1,024 shapes, memory use on CPUs would
+# keep growing.
 for _capacity in ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY"):
     os.environ.setdefault(_capacity, "32")
-# This optimization of TorchInductor silently computes wrong gradients (PyTorch issue 193061).
+# Turn off an optimization of TorchInductor that silently computes wrong gradients (PyTorch issue 193061).
 os.environ.setdefault("TORCHINDUCTOR_MIX_ORDER_REDUCTION", "0")
 
 

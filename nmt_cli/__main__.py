@@ -53,7 +53,7 @@ def _exit_code(work: "Callable[[], int | None]") -> int:
 
 
 def main() -> None:
-    signals.install()  # before anything else is imported
+    signals.install()  # before the slow imports
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # escape characters that the terminal cannot encode
             stream.reconfigure(errors="backslashreplace")
@@ -61,10 +61,10 @@ def main() -> None:
     if code in signals.CODES.values() and sys.stderr is not None and os.environ.get("RANK", "0") == "0":
         print(printable(signals.message(code)), file=sys.stderr)
     if sys.stdout is not None:
-        code = _exit_code(sys.stdout.flush) or code  # here, a failure can still be reported
-    for number in signals.CODES:  # the work is done, so a signal may end the process at once
+        code = _exit_code(sys.stdout.flush) or code  # now, while a failure can still be reported
+    for number in signals.CODES:  # the work is done, so a signal may end the process at once, with `code`
         signal.signal(number, lambda *_: os._exit(code))
-    if code == BROKEN_PIPE:  # otherwise, the interpreter would flush again and print an error
+    if code == BROKEN_PIPE:  # otherwise, the interpreter would flush stdout again and print an error
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
     sys.exit(code)
 

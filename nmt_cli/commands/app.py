@@ -373,7 +373,10 @@ def env(as_json: Annotated[bool, option("Print JSON", "--json")] = False) -> Non
 
 
 def _as_text(corpus: Any, data: Path) -> Any:
-    """Return a corpus section whose files are plain text. If they are trees, convert them to files beside `data`."""
+    """Return the section unchanged if its files are text.
+
+    If they are trees, convert them to text files in the directory `{data}-text`, and return a section with those files.
+    """
     from nmt_cli.parsing.trees import linearize
 
     return linearize(corpus, Path(f"{data}-text")) if corpus.format == "trees" else corpus

@@ -13,7 +13,7 @@ from typer.exceptions import TyperException
 from nmt_cli.system.errors import UsageError
 
 NAME_COLUMNS = 24  # a longer name gets a line of its own
-LARGEST_SHOWN_BOUND = 1 << 32  # a larger maximum is only the limit of an integer type
+LARGEST_SHOWN_BOUND = 1 << 32  # a larger maximum is only the limit of an integer type, and is not shown
 NON_BREAKING_HYPHEN = "\u2011"  # keeps names such as toy-en-de whole when lines are wrapped
 
 
@@ -54,7 +54,10 @@ class Group(TyperGroup):
 
 
 def help_of(root: Any, names: Sequence[str]) -> str:
-    """Return the help of a command, given its names, such as ["recipes", "show"]. Raise UsageError for a wrong name."""
+    """Return the help of a command, given its names, such as ["recipes", "show"].
+
+    For a wrong name, raise UsageError or Typer's own error.
+    """
     context = root
     for name in names:
         if not isinstance(context.command, TyperGroup):
@@ -91,7 +94,7 @@ def _names(parameter: Any) -> str:
 
 
 def _description(parameter: Any, context: Any) -> str:
-    """Return the help of an option or argument. Its choices or range, and its default, follow in brackets."""
+    """Return the help of an option or argument, with its choices or range, its default and "required" in brackets."""
     kind = parameter.type
     notes = list[str]()
     if choices := getattr(kind, "choices", ()):
@@ -108,7 +111,10 @@ def _description(parameter: Any, context: Any) -> str:
 
 
 def _range(low: float | None, high: float | None) -> str:
-    """Return the range of a number, or "" if readers can guess it: a lower bound of 0 or 1, or none at all."""
+    """Return "LOW to HIGH" or "LOW or more".
+
+    Return "" if there is no lower bound, or for "0 or more" and "1 or more", which readers can guess.
+    """
     if low is not None and high is not None and high <= LARGEST_SHOWN_BOUND:
         return f"{low:g} to {high:g}"
     return f"{low:g} or more" if low not in (None, 0, 1) else ""

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 app = typer.Typer(help="Manage the API keys of nmt serve --database.", cls=Group, rich_markup_mode=None)
 command = partial(app.command, cls=Command)
 
-MOST = 2**63 - 1  # the largest number that the database can store
+MAX_LIMIT = 2**63 - 1  # the largest number that the database can store
 
 Database = Annotated[
     str,
@@ -29,8 +29,16 @@ Database = Annotated[
     ),
 ]
 Name = Annotated[str, typer.Argument(metavar="NAME", help="Name of the key")]
-PerMinute = Annotated[int | None, number_option("Maximum requests per minute", default="no limit", min=0, max=MOST)]
-PerDay = Annotated[int | None, number_option("Maximum characters per day", default="no limit", min=0, max=MOST)]
+PerMinute = Annotated[
+    int | None, number_option("Maximum requests per minute", default="no limit", min=0, max=MAX_LIMIT)
+]
+PerDay = Annotated[int | None, number_option("Maximum characters per day", default="no limit", min=0, max=MAX_LIMIT)]
+NewPerMinute = Annotated[
+    int | None, number_option("Maximum requests per minute", default="see above", min=0, max=MAX_LIMIT)
+]
+NewPerDay = Annotated[
+    int | None, number_option("Maximum characters per day", default="see above", min=0, max=MAX_LIMIT)
+]
 
 
 def _keys(database: str, *, create: bool = False) -> "KeyStore":
@@ -55,13 +63,13 @@ def add(name: Name, database: Database, per_minute: PerMinute = None, per_day: P
 def list_keys(database: Database) -> None:
     """List keys with their limits."""
     for key in _keys(database):
-        state = f"revoked {key.revoked}" if key.revoked else f"since {key.created}"
+        state = f"revoked {key.revoked}" if key.revoked else f"created {key.created}"
         typer.echo("\t".join([key.name, *_limits(key), state]))
 
 
 def _limits(key: "ApiKey") -> list[str]:
     limits = (key.per_minute, "requests/minute"), (key.per_day, "characters/day")
-    return [f"{'no limit' if limit is None else f'{limit:,}'} {what}" for limit, what in limits]
+    return [f"{'no limit on' if limit is None else f'{limit:,}'} {what}" for limit, what in limits]
 
 
 @command()
@@ -72,8 +80,8 @@ def revoke(name: Name, database: Database) -> None:
 
 
 @command()
-def limit(name: Name, database: Database, per_minute: PerMinute = None, per_day: PerDay = None) -> None:
-    """Set the limits of a key. A limit that is not given stays; if none is given, both are removed."""
+def limit(name: Name, database: Database, per_minute: NewPerMinute = None, per_day: NewPerDay = None) -> None:
+    """Set the limits of a key. If only one is given, the other is kept; if neither is given, both are removed."""
     key = _keys(database).limit(name, per_minute, per_day)
     console.say(f"{key.name}: {', '.join(_limits(key))}")
 

@@ -14,7 +14,10 @@ from nmt_cli.system import console
 def option(
     text: str, *names: str, default: Any = True, panel: Any = None, kind: Any = None, min: Any = None, max: Any = None
 ) -> Any:
-    """Declare an option. If `default` is text, the help page shows it in place of the default value."""
+    """Declare an option. If `default` is text, the help page shows it in place of the default value.
+
+    `panel` is the section of the help page, and `kind` is the placeholder for the value, such as FILE.
+    """
     return typer.Option(*names, help=text, show_default=default, rich_help_panel=panel, metavar=kind, min=min, max=max)
 
 
@@ -98,7 +101,7 @@ Spelling = Annotated[
 ]
 Prefix = Annotated[
     Path | None,
-    file_option("Forced start of each translation, one per line; its last word may be incomplete", panel="Search"),
+    file_option("Forced start of each translation, one per line; the last word may be incomplete", panel="Search"),
 ]
 TERMS = "Glossary lines: phrase<TAB>form|form; add <TAB>any to ignore case"
 TranslateTerms = Annotated[Path | None, file_option(TERMS, "--terms", panel="Search")]
@@ -113,7 +116,7 @@ TextFormat = Annotated[
     _Kind | None,
     output_option(
         "text: lines; jsonl: lines with scores and subwords; others: whole documents",
-        default="by suffix; text if there is none, or for .txt, .en and other languages",
+        default="by suffix; text for .txt, language codes such as .en, and without a suffix",
         kind="KIND",
     ),
 ]
@@ -126,7 +129,7 @@ Protect = Annotated[
     ),
 ]
 Keep = Annotated[
-    Path | None, file_option("Words and phrases that stay untranslated, one per line", "--keep", panel="Output")
+    Path | None, file_option("Words and phrases to leave untranslated, one per line", "--keep", panel="Output")
 ]
 ProtectPattern = Annotated[
     str | None, output_option("Keep matches of this regular expression unchanged", "--protect-pattern", kind="REGEX")

@@ -34,7 +34,7 @@ def list_recipes() -> None:
     width = max(len(name) for name, _ in recipes) + 2
     columns = shutil.get_terminal_size().columns if sys.stdout is not None and sys.stdout.isatty() else 1000
     for name, description in recipes:
-        lines = textwrap.wrap(printable(description), max(columns - width, 20))  # files and pipes get one line each
+        lines = textwrap.wrap(printable(description), max(columns - width, 20))  # no wrapping in files and pipes
         typer.echo(f"{name:{width}}" + f"\n{'':{width}}".join(lines))
 
 
@@ -67,6 +67,6 @@ def copy(
     source = find(name)
     path = path or Path(source.name)
     if path.exists():
-        raise OutputError(f"{path} exists already. Name another file")
+        raise OutputError(f"{path} exists already. Choose another file")
     artefact.replace_file(path, to_copy(source, path.parent))
     console.say(f"wrote {path}")

@@ -23,7 +23,9 @@ def score(
     hypothesis: Annotated[
         Path | None, typer.Argument(help="Translations, one per line; - is stdin", show_default="stdin")
     ] = None,
-    model: Annotated[Path | None, directory_option("Score translations of the source by this model")] = None,
+    model: Annotated[
+        Path | None, directory_option("Translate the source with this model, and score the translations")
+    ] = None,
     robust: Annotated[
         bool, option("Also score translations of sources in other case, without final stops or with typos", "--robust")
     ] = False,
@@ -66,7 +68,7 @@ def score(
 ) -> int:
     """Score translations with BLEU, chrF, TER or COMET.
 
-    The references are a file, a prepared corpus or a test set that sacreBLEU downloads.
+    The references come from files, a prepared corpus or a test set that sacreBLEU downloads.
     """
     from nmt_cli.corpus.languages import match
     from nmt_cli.parsing import score as parsing
@@ -101,7 +103,7 @@ def score(
 
     def translate(lines: list[str]) -> list[str]:
         with nmt_cli.Translator(model_directories([model] if model else [])) as translator:
-            targets = [pair.target for pair in translator.directions if pair.prefix]  # empty if the model has only one
+            targets = [pair.target for pair in translator.directions if pair.prefix]  # empty for a single target
             chosen = scoring.language_of(options) or ""
             # In a corpus with several target languages, each line already begins with the token of its target language.
             to = chosen if targets and (not corpus or match(chosen, targets)) else ""

@@ -24,7 +24,7 @@ def serve(
     models: Annotated[
         list[Path] | None,
         typer.Argument(
-            help="Models, one per language pair, as for nmt translate --model; or directories of models, which are "
+            help="Models, one per language pair, as for nmt translate --model; or directories, whose models are "
             "loaded when needed",
             show_default="$NMT_MODEL, else the newest under runs/",
         ),
@@ -45,7 +45,7 @@ def serve(
     precision: Annotated[Precision, option(PRECISION)] = "auto",
     char_limit: Annotated[int, number_option("Maximum characters per request", min=1)] = 100_000,
     batch_limit: Annotated[int, number_option("Maximum texts per request", min=1)] = 1000,
-    queue: Annotated[int, number_option("Maximum texts in progress; more get status 429", min=1)] = 5000,
+    queue: Annotated[int, number_option("Maximum texts in progress; further requests get status 429", min=1)] = 5000,
     timeout: Annotated[float, number_option("Maximum seconds per request", min=0.1)] = 60,
     cors: Annotated[
         list[str] | None,

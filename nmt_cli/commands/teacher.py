@@ -13,7 +13,7 @@ TARGET_UNITS = 2000  # target number of units per text, assuming 100 bytes per l
 
 
 def translate(model: Path, lines: Iterable[str], beam: int, sampling: bool) -> Iterator[str]:
-    """Translate each line with the model in directory `model`, and yield the translations."""
+    """Yield a translation of each line, made with the model in directory `model`. `sampling` replaces beam search."""
     from nmt_cli.translation.options import Sampling
     from nmt_cli.translation.translator import Translator
 
@@ -26,7 +26,8 @@ def translate_units(model: Path, directory: Path, beam: int, sampling: bool, wor
     """Divide the text in a cache directory into units, and translate this worker's share of them.
 
     If `worker` is None, translate all remaining units, join the translations in the file TRANSLATIONS, and delete the
-    units and the text. If TRANSLATIONS already exists, only delete the text. Raise DataError if a unit fails.
+    units and the text. If TRANSLATIONS already exists, only delete the text. Raise DataError if a line has no
+    translation.
     """
     from nmt_cli.corpus.synthetic import TEXT, TRANSLATIONS
     from nmt_cli.sharding import inputs

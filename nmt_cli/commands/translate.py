@@ -104,7 +104,7 @@ def translate(
 ) -> int:
     """Translate lines of text, a document, subtitles or a message catalog.
 
-    Writes one line per input line, in order, and nothing else to stdout. Uses all cores, or all GPUs.
+    For text, writes one line per input line, in order, and nothing else to stdout. Uses all cores, or all GPUs.
     """
     if check or join:
         return _finish(files or [], output, shard, check, join)

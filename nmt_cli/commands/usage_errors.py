@@ -1,4 +1,4 @@
-"""Reword errors on the command line: one line names the option, the accepted values and the help page."""
+"""Reword errors on the command line as one line with the option, the accepted values and the help page."""
 
 import re
 import shlex
@@ -59,7 +59,7 @@ def _alternatives(names: Sequence[str]) -> str:
 
 
 def _advice(path: str, context: Any, message: str) -> str:
-    """Return the command that the user probably meant by an extra argument. Return "" for other errors."""
+    """For an extra argument, return a sentence with the command that the user probably meant, or else ""."""
     extra = re.match(r"Unexpected argument \((.*)\)", message)
     if not extra:
         return ""

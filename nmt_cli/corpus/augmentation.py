@@ -1,9 +1,9 @@
 """Augment the training text of each epoch: change and join pairs, and split subwords.
 
-The result depends only on the corpus, the settings, the seed, the epoch and the block of pairs. The ids of
-a pair are decoded, its text is changed, and the changed text is encoded. The text stays unchanged if either side
-contains an unknown token, which cannot be decoded. Changes that would make a line longer than the longest line of the
-corpus are not made.
+The result depends only on the corpus, the settings, the seed, the epoch and the block of pairs. To change the text of a
+pair, its ids are decoded, and the changed text is encoded again. The text is not changed if either side contains an
+unknown token, which cannot be decoded. Changes that would make a line longer than the longest line of the corpus are
+not made.
 """
 
 import functools
@@ -40,7 +40,7 @@ class Augmentation:
     languages: tuple[str, str]
     seed: int
     targets: tuple[str, ...] = ()  # all target languages of the corpus, if there are several; otherwise empty
-    # For each part of the corpus, the position after its last pair, and its settings. Not empty: replaces `settings`.
+    # For each part of the corpus, the position after its last pair, and its settings. Replaces `settings` if not empty.
     parts: tuple[tuple[int, Augment], ...] = ()
 
     def runs(self, first: int, last: int) -> Iterator[tuple[int, int, int, Augment]]:
@@ -54,8 +54,8 @@ class Augmentation:
 def augment_block(augmentation: Augmentation, job: tuple[int, int]) -> list[tuple[Ids, Lengths]]:
     """Return the augmented text of a block. `job` is (epoch, block number).
 
-    The result has the concatenated ids and the length of each line, for both sides. A pair that was joined to an
-    earlier pair has length 0. Raises DataError if the corpus has changed.
+    The result is [source, target], and each side is (concatenated ids of all lines, length of each line). A pair that
+    was joined to an earlier pair has length 0. Raises DataError if the corpus has changed.
     """
     return _augmenter(augmentation.directory, augmentation.identity).block(augmentation, *job)
 
@@ -138,7 +138,7 @@ class _Augmenter:
         return heads[0], joined(self.tokenizers[0].decode(src)), joined(self.tokenizers[1].decode(tgt))
 
     def _target(self, head: list[int], augmentation: Augmentation) -> str:
-        """Return the target language that the first tokens of a source name, or else that of the recipe."""
+        """Return the target language in the first token of a source, or else the target language of the recipe."""
         codes = [token.strip("\u2581<>") for token in self.tokenizers[0].tokens(head[:1])]
         return codes[0] if codes and codes[0] in augmentation.targets else augmentation.languages[1]
 
@@ -186,14 +186,14 @@ def split_table(tokenizer: Tokenizer) -> Ids:
     for token in scores:
         halves = ((token[:cut], token[cut:]) for cut in range(1, len(token)))
         known = [pair for pair in halves if pair[0] in scores and pair[1] in scores]
-        if known:  # earlier merges have higher scores, so this is the pair whose tokens were both learned first
+        if known:  # earlier merges have higher scores, so this is the first pair whose tokens were both known
             left, right = max(known, key=lambda pair: min(scores[pair[0]], scores[pair[1]]))
             table[ids[token]] = ids[left], ids[right]
     return table
 
 
 def split_lines(lines: Sequence[Ids], table: Ids, probability: float, rng: np.random.Generator) -> list[Ids]:
-    """Split each token into its two parts with the given probability, and then split these in the same way."""
+    """Split each token into two, as in `table`, with the given probability, and then split these in the same way."""
     ids = np.concatenate(lines)
     line_of = np.repeat(np.arange(len(lines)), list(map(len, lines)))
     may_split = np.ones(len(ids), bool)

@@ -27,7 +27,7 @@ TABLES = "tsv", "csv", "jsonl", "parquet"  # formats with columns
 
 
 def format_of(entry: TextSource) -> str:
-    """Return the format that an entry sets, or else the format that the suffix of its first file stands for."""
+    """Return the `format` of an entry. If it is not set, the suffix of the first file determines the format."""
     suffix = Path(uncompressed_name(Path(entry.files[0]))).suffix if entry.files else ""
     return entry.format or SUFFIXES.get(suffix.lower(), "text")
 
@@ -38,7 +38,7 @@ def is_bitext(path: Path) -> bool:
 
 
 def read_source(corpus: schema.Corpus, index: int, hashes: dict[Path, str]) -> Iterator[Chunk]:
-    """Yield the pairs of an entry of corpus.sources. Store the SHA-256 of each file in `hashes` after reading it.
+    """Yield the pairs of entry `index` of corpus.sources. After reading a file, store its SHA-256 in `hashes`.
 
     Raises UsageError if the settings of the entry do not fit its format.
     """

@@ -25,7 +25,7 @@ MOST_PIECE_BYTES = 1 << 22  # maximum size of a piece of several parquet rows
 LONGEST_FIELD = 4 * MAX_LINE_BYTES  # maximum characters of a CSV field
 TOO_LONG = ...  # replaces a parquet cell of more than MAX_LINE_BYTES; pickling preserves the identity of `...`
 _FIELD = rb'(?:[^",\r][^,\r]*+|"[^"]*+(?:""[^"]*+)*+"|)'
-# Matches a line that csv.reader would read as a complete row. It need not be parsed to find the end of the row.
+# Matches a line that csv.reader would read as a complete row. The line need not be parsed to find the row's end.
 _WHOLE_ROW = re.compile(_FIELD + rb"(?:," + _FIELD + rb")*+\r?")
 
 
@@ -36,11 +36,14 @@ class Columns:
     src: str
     tgt: str
     score: str | None = None
-    # The language codes, if the recipe chooses no columns. A header row with both codes then names the columns.
+    # The language codes, if the recipe chooses no columns. A header row with both codes then determines the columns.
     languages: tuple[str, str] | None = None
 
     def of_header(self, cells: Sequence[str]) -> "Columns":
-        """Return the columns whose names in the header row are the language codes. Return `self` if there are none."""
+        """Return the columns whose names in the header row are the language codes.
+
+        Return `self` if `languages` is None, or if the row lacks a code or repeats one.
+        """
         codes = [cell.strip().lower() for cell in cells]
         if not self.languages or not all(codes.count(code.lower()) == 1 for code in self.languages):
             return self
@@ -192,8 +195,8 @@ def _batches(path: Path, columns: Columns) -> Iterator[Piece]:
 def _rows_at_once(group: Any, tops: list[str]) -> int:
     """Return how many rows of a row group to read at once.
 
-    The estimated size of a cell is the average of its column, or else the size of the column's dictionary, if that is
-    larger: the dictionary may consist of one long value, which every row repeats.
+    The estimated size of a cell is the larger of the average size in its column and the size of the column's
+    dictionary, because the dictionary may consist of one long value, which every row repeats.
     """
     row_bytes = 0.0
     for column in map(group.column, range(group.num_columns)):
@@ -267,7 +270,7 @@ def _numbered(columns: Columns) -> bool:
 def _table(
     rows: Iterator[Piece], cells_of: Callable[[Any], list[str]], columns: Columns, path: Path
 ) -> tuple[Iterator[Piece], list[int]]:
-    """Return the rows after the header row, if there is one, and the index of each of `columns` in a row."""
+    """Return all rows except the header row, if there is one, and the index of each of `columns` in a row."""
     may_have_header = columns.languages or not _numbered(columns)
     first = list(itertools.islice(rows, 1 if may_have_header else 0))
     header = [cell for *_, content in first for cell in cells_of(content)]

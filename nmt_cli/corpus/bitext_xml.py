@@ -1,7 +1,7 @@
 """Readers of parallel text in XML: TMX, XLIFF 1.2 and XLIFF 2.
 
 Inline codes are left out of the text. Files are parsed piece by piece and are never in memory as a whole. Files that
-declare entities are refused, and no other file is read.
+declare entities are refused, and a file cannot make the parser read other files.
 """
 
 import io
@@ -31,7 +31,7 @@ _SPACES = bytes.maketrans(_CONTROLS, b" " * len(_CONTROLS))
 _CONTROL_REFERENCE = re.compile(rb"&#(?:0*(?:[0-8]|1[124-9]|2[0-9]|3[01])|x0*(?:[0-8bcefBCEF]|1[0-9a-fA-F]));")
 _REFERENCE_BYTES = 16  # a character reference that begins in the last 16 bytes of a piece may end in the next piece
 Segment = str | None  # None: longer than MAX_LINE_BYTES
-# Values of the attribute `state` for finished translations. XLIFF 2 has only "final".
+# Values of the attribute `state` for finished translations. Of these, XLIFF 2 has only "final".
 FINISHED = {"final", "signed-off"}
 
 
@@ -41,7 +41,7 @@ def read_tmx(file: io.BufferedReader, path: Path, src: str, tgt: str) -> RawRows
 
 
 def read_xliff(file: io.BufferedReader, path: Path, src: str, tgt: str, finished: bool) -> RawRows:
-    """Return the translated segments in an XLIFF file, from the parts of the file that have these two languages.
+    """Return the translated segments in the parts of an XLIFF file that are translated from `src` to `tgt`.
 
     If `finished`, leave out segments that have neither approved="yes" nor a state in FINISHED.
     """
@@ -90,7 +90,10 @@ def _units(handler: "_Handler", file: io.BufferedReader, path: Path) -> Iterator
 
 
 def _pieces(file: io.BufferedReader) -> Iterator[bytes]:
-    """Yield the file in pieces. Unless it is UTF-16, spaces replace the control characters that XML does not allow."""
+    """Yield the file in pieces.
+
+    Unless the file is UTF-16, replace the control characters that XML forbids, and references to them, with spaces.
+    """
     if b"\0" in file.peek(4)[:4]:
         yield from iter(partial(file.read, PIECE), b"")
         return

@@ -1,6 +1,7 @@
-"""Repair lines and drop pairs. A pair with several faults is counted for the first of them, in the order of `DROPPED`.
+"""Repair lines and drop pairs. A pair with several faults is counted only for the first fault found.
 
-This module checks the reasons up to HELD_OUT. The comments below tell where the others are checked.
+The faults are checked in the order of `DROPPED`, but those of synthetic text (the last two) before all others. This
+module checks the reasons up to HELD_OUT. The comments below tell where the others are checked.
 """
 
 import functools
@@ -34,7 +35,7 @@ DUPLICATE = "duplicate pair"
 TOO_LONG = "too many tokens"
 RATIO = "length ratio"
 NEAR_DUPLICATE = "near-twin of dev or test"
-# The module `synthetic` checks the last two before all others.
+# The module `synthetic` checks the last two.
 LOOPING = "synthetic side loops"
 OUTLYING = "synthetic side of outlying length"
 DROPPED = (
@@ -161,7 +162,7 @@ def different_repairs(settings: Iterable[Cleaning]) -> list[Cleaning]:
 
 
 def unusable(src: str, tgt: str, corpus: schema.Corpus) -> str | None:
-    """Return the first reason to drop a repaired pair, judged without other pairs, or None."""
+    """Return the first reason to drop a repaired pair, or None. Other pairs are not considered."""
     if not src or not tgt:
         return EMPTY
     if corpus.cleaning.drop_copies and src == tgt:
@@ -234,7 +235,8 @@ def clean_chunk(
 def shifted(src: list[str], tgt: list[str]) -> bool:
     """Return whether one side seems to be shifted by one to three lines. Return False for fewer than 500 pairs.
 
-    The lengths of source lines then correlate better with those of shifted target lines than of their translations.
+    If so, the lengths of source lines correlate better with those of later or earlier target lines than with those of
+    the target lines at the same position.
     """
     if len(src) < 500:
         return False

@@ -33,7 +33,7 @@ def dropped(stats: CleaningStats) -> dict[str, Any]:
 def parts(stats: CleaningStats, names: list[str], left: Any) -> list[dict[str, Any]]:
     """Show the counts of pairs in each part of the corpus in a table, and return them for cleaning.json.
 
-    `left` has the number of pairs of each part that remain after encoding. Encoding drops further pairs.
+    `left` has the number of pairs of each part that remain after encoding, which drops more pairs than `stats` counts.
     """
     found, rows = list[dict[str, Any]](), []
     for part, name in enumerate(names):

@@ -20,7 +20,7 @@ def ends_with_stop(text: str) -> bool:
 
 
 def without_stop(text: str) -> str:
-    """Return text without its final stops, such as "...". Question and exclamation marks stay.
+    """Return text without its final stops, such as "...". Question and exclamation marks are kept.
 
     Text that consists only of stops is returned unchanged.
     """
@@ -66,7 +66,7 @@ def typo(word: str, draw: random.Random) -> str:
 
 
 def noise(draw: random.Random) -> str:
-    """Return a random emoji, number or URL, which is the same in every language."""
+    """Return a random emoji, number, time of day or URL, all of which are the same in every language."""
     kind = draw.randrange(3)
     if kind == 0:
         return draw.choice(EMOJI)

@@ -11,9 +11,9 @@ PAUSES = (1, 4)  # seconds between the three tries
 
 
 def with_retries(download: Callable[[], Result]) -> Result:
-    """Return the result of `download`, which is called up to three times if it raises OSError or HTTPException.
+    """Return the result of `download`. Call it up to three times if it raises OSError or HTTPException.
 
-    The HTTP errors 401, 403, 404 and 410 and the error for a full disk are raised at once.
+    The last error is raised. The HTTP errors 401, 403, 404 and 410 and the error for a full disk are raised at once.
     """
     for pause in PAUSES:
         try:

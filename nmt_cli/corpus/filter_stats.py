@@ -58,7 +58,7 @@ def tried(corpus: schema.Corpus) -> schema.Corpus:
 
 
 def count_faults(corpus: schema.Corpus, chunk: Chunk) -> tuple[int, int | None, CleaningStats]:
-    """Return the part of a chunk, the index of its source, and the number of pairs to drop for each reason."""
+    """Return the part number of a chunk, the index of its source, and how many pairs to drop for each reason."""
     stats = CleaningStats(len(chunk.src))
     section = tried(corpus.of_source(chunk.source))
     unfiltered = section.model_copy(update={"filters": Filters()})

@@ -1,4 +1,4 @@
-"""Hold out pairs of the user's text for the sets that the recipe does not name (the setting `corpus.hold_out`).
+"""Hold out pairs of the user's text for the sets that are missing in the recipe (the setting `corpus.hold_out`).
 
 Pairs whose sources or targets are equal after folding (see near_duplicates.py) form a group. A group is held out as a
 whole or not at all. Therefore, a held-out pair shares neither its source nor its target with the training text or
@@ -42,7 +42,7 @@ def _hash(text: str) -> int:
 def hash_chunk(corpus: schema.Corpus, chunk: Chunk) -> Hashes:
     """Return an array with three hashes for each pair: of the folded source, the folded target, and the unfolded pair.
 
-    All three are 0 for a pair that cleaning would drop without regard to other pairs.
+    All three are 0 for a pair that `cleaning.read_pair` or `cleaning.unusable` rejects.
     """
     hashes = np.zeros((len(chunk.src), 3), np.uint64)
     section = corpus.of_source(chunk.source)
@@ -99,7 +99,8 @@ def spread(group: Ints, sizes: Ints, wanted: int, phase: float, taken: npt.NDArr
 def pairs_at(corpus: schema.Corpus, chunks: Iterable[Chunk], lines: Ints) -> Iterator[HeldOutPair]:
     """Yield the pairs with these line numbers (from 0, ascending). Remove byte order marks and carriage returns.
 
-    The sources begin with the target-language and tag tokens that the model needs.
+    Exchange swapped sides if the recipe asks for it. The sources begin with the target-language and tag tokens that the
+    model needs.
     """
     start = 0
     for chunk in chunks:
@@ -116,12 +117,13 @@ def pairs_at(corpus: schema.Corpus, chunks: Iterable[Chunk], lines: Ints) -> Ite
 def held_out_pairs(
     corpus: schema.Corpus, map_chunks: Map, open_named: Callable[[], Mapping[int, RawText]] = dict
 ) -> dict[str, list[HeldOutPair]]:
-    """Return the pairs to hold out for each set that the recipe does not name.
+    """Return the pairs to hold out for each set that is missing in the recipe, or {} if `corpus.hold_out` is 0.
 
-    dev and test are taken from the user's text, general from the general text. Pairs that cleaning drops are ignored,
-    and only the first of several equal pairs is held out. `map_chunks` may use several processes. `open_named` opens
-    the named corpora in corpus.sources anew. Takes about 100 bytes of memory per pair. Raises DataError if no pair can
-    be held out for a set.
+    dev and test are taken from the user's text, general from the general text. Unusable pairs are ignored (see
+    `hash_chunk`), and only the first of several equal pairs is held out. A text of fewer than SHARE pairs yields no
+    set. `map_chunks` may use several processes. `open_named` opens the named corpora in corpus.sources; it is called
+    each time that they are read. Takes about 100 bytes of memory per pair. Raises DataError if a larger text has no
+    pair that can be held out.
     """
     named = held_out_files(corpus)
     by_source = {entry.split for entry in corpus.sources}
@@ -129,7 +131,7 @@ def held_out_pairs(
     if not corpus.hold_out or not missing:
         return {}
     own, general = (list(dict.fromkeys(files)) for files in (train_files(corpus), general_files(corpus)))
-    texts = [own, general, list(named.values())]  # text 2: the held-out sets that the recipe names
+    texts = [own, general, list(named.values())]  # text 2: the held-out sets that the recipe has
 
     def read(number: int) -> Iterator[Chunk]:
         chunks = read_files(texts[number], {}) if number else split_chunks(corpus, "train", own, {}, open_named())

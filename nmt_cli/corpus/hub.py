@@ -76,11 +76,13 @@ class HubSource(Source):
         for split in HUB_SPLITS if self.repository == catalog.WMT14_REPOSITORY else ["train"]:
             if split not in files:
                 missing = f"{config or 'data'}/{split if split != 'dev' else 'validation'}-*.parquet"
-                raise MissingError(f"{self.mirror} has no {missing}. Download it from {self.address} to that directory")
+                raise MissingError(
+                    f"{self.mirror} has no {missing}. Download these files from {self.address} to that directory"
+                )
         for split, paths in files.items():
             shards = re.findall(r"-\d{5}-of-(\d{5})\b", " ".join(paths))
             if shards and len(shards) < int(shards[0]) and not (split == "train" and self.corpus.limit):
-                missing = f"only {len(shards)} of the {int(shards[0])} files of {split}"
+                missing = f"only {len(shards)} of the {int(shards[0])} files of the {split} split"
                 raise MissingError(f"{self.mirror} has {missing}. Download the others from {self.address}")
         return files
 
@@ -97,7 +99,7 @@ class HubSource(Source):
                 if self.corpus.limit and not Path(builder.cache_dir).exists():
                     data = builder.as_streaming_dataset()
                 else:
-                    # Without the checks of `datasets`: nmt counts the rows when it reads them.
+                    # Skip the checks of `datasets`, because nmt itself counts the rows when it reads them.
                     with_retries(functools.partial(builder.download_and_prepare, verification_mode="no_checks"))
                     data = builder.as_dataset()
         text = RawText(origin, {}, [Path(file) for names in files.values() for file in names], advice)
@@ -115,7 +117,9 @@ class HubSource(Source):
         """Return the builder of the data set at its revision."""
         if os.path.lexists(self.repository):  # the package `datasets` would read this path instead of the hub
             name = self.repository
-            raise UsageError(f"the local path {name} hides corpus hub:{name}. Rename it, or run in another directory")
+            raise UsageError(
+                f"the local path {name} hides corpus hub:{name}. Rename the path, or run in another directory"
+            )
         builder = datasets.load_dataset_builder(self.repository, self.corpus.config, revision=self.revision)
         pinned = self.revision and re.fullmatch("[0-9a-f]{40}", self.revision)
         if pinned and builder.hash != self.revision:  # offline, `datasets` uses any commit in its cache
@@ -123,7 +127,10 @@ class HubSource(Source):
         return builder
 
     def chunks(self, data: Any) -> Iterator[Chunk]:
-        """Yield the pairs of a split, from the column `translation` with both languages or one column per language."""
+        """Yield the pairs of a split.
+
+        They are either in the column `translation`, which holds both languages, or in one column per language.
+        """
         limit = self.corpus.limit
         tables = data.with_format("arrow").iter(min(CHUNK, limit or CHUNK))
         with self.converted_errors(), contextlib.closing(tables):
@@ -139,7 +146,10 @@ class HubSource(Source):
 
     @contextlib.contextmanager
     def converted_errors(self) -> Iterator[Any]:
-        """Yield the package `datasets`. Convert its errors, and those of its dependencies, to NmtErrors with advice."""
+        """Yield the package `datasets`. Convert its errors, and those of its dependencies, to NmtErrors with advice.
+
+        Errors of the operating system, such as for a full disk, are raised without conversion.
+        """
         import datasets
         import huggingface_hub
 
@@ -162,7 +172,7 @@ class HubSource(Source):
                 raise DataError(f"{self.repository} cannot be used: {reason}. {advice}") from None
             directory = self.corpus.config or "data"
             tree = f"{self.address}/tree/{self.revision or 'main'}/{directory}"
-            advice = f"Try later, or download {tree} to DIR/{directory} and pass --mirror DIR"
+            advice = f"Try again later, or download {tree} to DIR/{directory} and pass --mirror DIR"
             raise DownloadError(f"cannot download {self.repository}: {reason}. {advice}") from None
 
 

@@ -56,12 +56,12 @@ def _accepted(language: str) -> frozenset[str]:
 
 
 def knows(language: str) -> bool:
-    """Return whether the detector knows a language, or one that is easily mistaken for it."""
+    """Return whether eldc is installed and knows a language, or one that is easily mistaken for it."""
     return bool(_accepted(language))
 
 
 def tells_apart(src: str, tgt: str) -> bool:
-    """Return whether the detector knows both languages and can tell them apart."""
+    """Return whether eldc is installed, knows both languages and can tell them apart."""
     detector = _eldc()
     return detector is not None and {_code(src), _code(tgt)} <= detector[1] and _code(src) != _code(tgt)
 

@@ -78,14 +78,14 @@ def base_of(code: str) -> str:
 
 
 def shortest(code: str) -> str:
-    """Return a code with its language in two letters, as files declare it: fr for fra, zh_Hans for zho_Hans."""
+    """Return a code with its language in two letters, if possible: fr for fra, zh_Hans for zho_Hans, pt-BR for pb."""
     code = ARGOS_CODES.get(code.lower(), code)
     first = re.split("[-_]", code)[0]
     return base_of(first) + code[len(first) :]
 
 
 def is_same(code: str, other: str) -> bool:
-    """Return whether two codes have the same language and no different scripts. Regions may differ: en-GB and EN-US."""
+    """Return whether two codes have the same language, and not two different scripts. Their regions may differ."""
     code, other = folded(code), folded(other)
     scripts = {part for part in f"{code}-{other}".split("-") if len(part) == 4}
     return base_of(code) == base_of(other) and len(scripts) < 2

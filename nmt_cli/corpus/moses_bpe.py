@@ -1,4 +1,4 @@
-"""The tokenizer of Argos packages with `bpe.model`: Moses tokens, which subword-nmt splits further.
+"""The tokenizer of Argos packages that contain `bpe.model`: Moses tokenization, then subword-nmt's byte-pair encoding.
 
 It encodes and decodes as argostranslate does (argostranslate/tokenizer.py). A token ends with `@@` if the next token
 continues its word. The tokenizer file is JSON with the language, subword-nmt's codes, the tokens in the order of their
@@ -20,11 +20,11 @@ PAD, UNK, EOS = SPECIAL = ("<pad>", "<unk>", "</s>")  # the tokens 0, 1 and 2
 CONTINUED = "@@"
 SPACE = "\u2581"
 END = "</w>"  # marks the end of a word in subword-nmt's codes
-VERSIONS = ("0.1", "0.2")  # of subword-nmt's codes; since 0.2, END is part of the last symbol of a word
-MAX_MERGES = 200_000  # usual are 10,000 to 100,000
+VERSIONS = ("0.1", "0.2")  # supported versions of subword-nmt's codes; in 0.2, END is part of a word's last symbol
+MAX_MERGES = 200_000  # typically, there are 10,000 to 100,000
 CACHED_WORDS, LONGEST_CACHED = 1 << 13, 40  # maximum number of cached words, and of characters in a cached word
 LONGEST = 500  # characters; longer words are split, because sacremoses takes quadratic time for some of them
-MOST_FIRST = 2  # maximum number of tokens such as >>deu<< at the beginning of a source: its target language and a tag
+MOST_FIRST = 2  # a source may begin with at most two tokens such as >>deu<<: its target language and a tag
 _FIRST_TOKEN = re.compile(r"(>>[^<> ]+<<)(?: |$)")
 
 
@@ -58,7 +58,7 @@ class Codes:
     """The merges that subword-nmt learned, in the order in which it learned them."""
 
     def __init__(self, text: str, file: Path) -> None:
-        """Parse codes, or raise DataError with the name of `file`."""
+        """Parse codes. Raise DataError if they are damaged or unsupported; `file` is used only in its message."""
         lines = text.replace("\r\n", "\n").replace("\r", "\n").removesuffix("\n").split("\n")
         header = lines[0].startswith("#version:")
         version = lines[0].removeprefix("#version:").strip() if header else VERSIONS[0]
@@ -165,22 +165,24 @@ class MosesBpe:
 
     def decode(self, ids: Sequence[int]) -> str:
         """Return the text of token ids. Unknown tokens become ⁇, as in SentencePiece."""
-        return self._text(" ".join(self._spelling(token) for token in ids if token not in self._hidden))
+        return self._text(" ".join(self._shown(token) for token in ids if token not in self._hidden))
 
     def _detokenized(self, tokens: str) -> str:
+        """Return the text of tokens that are joined with spaces."""
         words = tokens.replace(f"{CONTINUED} ", "").removesuffix(CONTINUED).split(" ")
         try:
             return str(self._detokenizer.detokenize(words))
         except TypeError:  # sacremoses fails on some Czech text with hyphens
             return " ".join(words)
 
-    def _spelling(self, token: int) -> str:
+    def _shown(self, token: int) -> str:
         return "\u2047" if self._names[token] == UNK else self._names[token]
 
     def spell(self, ids: Sequence[int]) -> list[str]:
         """Return, for each token, its part of the decoded text, with ▁ for a space before it.
 
-        If detokenization changed more than spaces, return the tokens, with ▁ at the beginning of each Moses token.
+        If detokenization changed anything but spaces, return the subword tokens instead, without @@, and with ▁ before
+        each one that begins a Moses token.
         """
         text, at = f" {self.decode(ids)}", 0
         pieces = list[str]()
@@ -188,7 +190,7 @@ class MosesBpe:
             if token in self._hidden:
                 pieces.append(self._names[token] or SPACE)
                 continue
-            part = self._detokenizer.unescape_xml(self._spelling(token).removesuffix(CONTINUED))
+            part = self._detokenizer.unescape_xml(self._shown(token).removesuffix(CONTINUED))
             end = at + text.startswith(" ", at) + len(part)
             if not part or text[end - len(part) : end] != part:
                 return self._moses_tokens(ids)
@@ -197,7 +199,7 @@ class MosesBpe:
         return pieces
 
     def _moses_tokens(self, ids: Sequence[int]) -> list[str]:
-        names = [self._spelling(token) for token in ids]
+        names = [self._shown(token) for token in ids]
         begins = [True, *(not name.endswith(CONTINUED) for name in names)]
         spelled = zip(begins, names, strict=False)
         return [f"{SPACE * first}{name.removesuffix(CONTINUED)}" or name or SPACE for first, name in spelled]

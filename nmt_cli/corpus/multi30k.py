@@ -53,7 +53,8 @@ class Multi30kSource(Source):
 def fetch(file: Path, mirror: Path | None) -> None:
     """Download a file of Multi30k unless it exists. Verify its SHA-256, if one is published.
 
-    Nothing is downloaded to a mirror: a missing file raises MissingError. Raises DownloadError and DataError.
+    Nothing is downloaded to a mirror: a missing file raises MissingError. Raises DownloadError if the download fails,
+    and DataError if the SHA-256 differs.
     """
     url = f"{catalog.MULTI30K_URL}/{file.name}"
     if not file.is_file():
@@ -62,7 +63,7 @@ def fetch(file: Path, mirror: Path | None) -> None:
         try:
             data = with_retries(lambda: urllib.request.urlopen(url, timeout=30).read())  # noqa: S310 - a constant
         except (OSError, http.client.HTTPException) as error:
-            raise DownloadError(f"cannot download {url}: {error}. Try later, or pass --mirror DIR") from None
+            raise DownloadError(f"cannot download {url}: {error}. Try again later, or pass --mirror DIR") from None
         artefact.replace_file(file, data)
     if catalog.MULTI30K_SHA256.get(file.name) not in (None, artefact.sha256(file)):
         raise DataError(f"{file} is not the file at {url}: its SHA-256 differs. Remove it and run again")

@@ -27,7 +27,7 @@ from nmt_cli.corpus.store import HELD_OUT
 from nmt_cli.recipe.cleaning import Cleaning
 
 EQUAL_SOURCE, EQUAL_TARGET, EQUAL_PAIR, NEAR_SOURCE, NEAR_TARGET, NEAR_PAIR = (1 << bit for bit in range(6))
-# Target language of recipes/parsing.yaml. It is not indexed, because nearly all parse labels are near-duplicates.
+# Target language of recipes/parsing.yaml. For it, no lines are indexed: nearly all parse labels are near-duplicates.
 LABELS = "labels"
 SEVERAL_ZEROS = re.compile("0+")
 Flags = npt.NDArray[np.uint8]  # a byte for each held-out line; its bits (EQUAL_SOURCE and so on) are kinds of matches
@@ -150,7 +150,7 @@ def load(directory: Path, unescape: bool, target: str) -> HeldOutIndex:
 def summary(directory: Path, flags: Flags) -> dict[str, dict[str, Any]]:
     """Return, for each held-out set, how many lines have duplicates and near-duplicates in the training text.
 
-    `near_lines` lists the line numbers (from 1) of the lines with near-duplicates.
+    `near_lines` lists the line numbers (from 1) of the lines with near-duplicates. Empty sets are left out.
     """
     found, start = dict[str, dict[str, Any]](), 0
     for split in HELD_OUT if len(flags) else ():

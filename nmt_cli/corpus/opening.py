@@ -86,7 +86,7 @@ def opened(path: Path, hashes: dict[Path, str]) -> Iterator[io.BufferedReader]:
 
 @contextlib.contextmanager
 def decompressing(packed: Any, name: str) -> Iterator[io.BufferedReader]:
-    """Yield the content of an open binary file, decompressed if `name` ends with one of COMPRESSIONS.
+    """Yield a file with the content of an open binary file, decompressed if `name` ends with one of COMPRESSIONS.
 
     Raises DataError if the file is truncated or corrupt.
     """

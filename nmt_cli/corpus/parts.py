@@ -1,8 +1,8 @@
 """Parts of a corpus that several machines prepare together in a shared directory.
 
 A part is a run of about PART_PAIRS consecutive training pairs. (The parts of the corpus, such as its sources, are
-something else.) A bucket is a range of hashes. The steps of the preparation write directories for the whole text, for
-each part N or for each bucket B:
+something else.) A bucket is a range of hashes. The preparation writes these directories for the whole text, for each
+part N or for each bucket B:
 
 job            the settings and input files, which must be the same for all shards
 held-out       the held-out pairs
@@ -51,9 +51,9 @@ def keep(target: Path, files: dict[str, bytes], entries: dict[str, Any]) -> None
 def entries_of(directory: Path, *, content: bool = False, later: Path | None = None) -> dict[str, Any]:
     """Return the entries that `keep` stored in a committed directory.
 
-    Raises DataError if the entries or the sizes of the files have changed. If `content`, the hashes of the files are
-    checked, too. `later` is a directory that was made from these files. It may contain the same damage, so the error
-    advises the user to remove both.
+    Raises DataError if the directory is missing, or if the entries or the sizes of the files have changed. If
+    `content`, the hashes of the files are checked, too. `later` is a directory that was made from these files. It may
+    contain the same damage, so the error advises the user to remove both.
     """
     try:
         manifest = artefact.verify(directory, KIND, content=content)
@@ -217,7 +217,10 @@ def append_encoded(directory: Path, writers: dict[str, store.SideWriter], types:
 
 
 def encoded_files(results: list[tuple[Any, ...]], sizes: dict[str, int]) -> dict[str, bytes]:
-    """Return the contents of the files of an encoded part, by name. `sizes` maps each side to its vocabulary size."""
+    """Return the contents of the files of an encoded part, by name.
+
+    Each of `results` begins with the ids and the lengths of both sides. `sizes` maps each side to its vocabulary size.
+    """
     files = dict[str, io.BytesIO]()
     for ids, lengths, *_ in results:
         for side, (name, size) in enumerate(sizes.items()):

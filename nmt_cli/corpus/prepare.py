@@ -40,7 +40,7 @@ from nmt_cli.system.shard import Shard
 
 @dataclass(frozen=True)
 class PrepareOptions:
-    """Options of `nmt prepare`. The same text and corpus settings give the same corpus with any options."""
+    """Options of `nmt prepare`. The corpus depends only on its text and settings, not on these options."""
 
     mirror: Path | None = None  # directory with the files of a named corpus, to use instead of downloading them
     workers: int | None = None  # number of worker processes; None: one per core that this process may use
@@ -192,21 +192,21 @@ class Preparation:
         return text
 
     def hold_out(self, text: RawText) -> HeldOut:
-        """Return the pairs of each held-out set: from its own files, or out of the training text (corpus.hold_out)."""
+        """Return the pairs of each held-out set. Read its own files, or take pairs from the text (corpus.hold_out)."""
         open_named = partial(self.source.open_named, self.out.parent / "downloads", self.work / "input")
         held_out = {split: held_out_set(text, split, self.corpus) for split in text.splits if split != "train"}
         with stages.Pool(self.options.processes) as pool:
             return held_out | hold_out.held_out_pairs(self.corpus, pool.map, open_named)
 
     def make_synthetic(self, held_out: HeldOut) -> tuple[list[readers.FilePair], cleaning.CleaningStats]:
-        """Return the files of each entry of corpus.synthetic, and the counts of dropped lines."""
+        """Make the synthetic pairs. Return the files of each entry of corpus.synthetic, and counts of dropped lines."""
         return synthetic.make(self._synthetic_inputs(held_out), self.options.translate, self.options.translate_units)
 
     def translate_share(self, held_out: HeldOut, worker: Shard) -> list[Path]:
         """Translate one worker's share of the text of corpus.synthetic.
 
-        Return the files that will contain all translations after `make_synthetic` has joined them, or [] if
-        `options.translate_units` is None.
+        Return the files that will contain all translations after `make_synthetic` has joined them. If
+        `options.translate_units` is None, do nothing and return [].
         """
         if not self.options.translate_units:
             return []
@@ -299,7 +299,7 @@ def prepared_settings(corpus: schema.Corpus) -> dict[str, Any]:
             del entry["weight"]
             for name in names:
                 if entry[name] is None:
-                    del entry[name]  # corpora that older versions prepared lack this setting
+                    del entry[name]  # so that corpora from older versions, which lack this setting, still match
     return settings
 
 
@@ -317,7 +317,7 @@ def part_names(corpus: schema.Corpus) -> list[str]:
 def with_parts(
     real: Iterable[Chunk], synthetic_files: list[readers.FilePair], corpus: schema.Corpus
 ) -> Iterator[Chunk]:
-    """Yield the chunks of the real text, and then of the synthetic files. Set `part` in each chunk."""
+    """Yield the chunks of the real text and then of the synthetic files, each with the number of its part."""
     trained = [index for index, entry in enumerate(corpus.sources) if entry.split == "train"]
     first = int(
         bool(corpus.train_src or not corpus.sources)
@@ -337,7 +337,7 @@ def reused_tokenizer(corpus: schema.Corpus) -> list[Path]:
 
 
 def reused_words(corpus: schema.Corpus) -> list[Path]:
-    """Return the file with the words of the reused tokenizer, or [] if that file is missing or not used."""
+    """Return [file] with the word counts of the reused tokenizer, or [] if that file is missing or not used."""
     file = words.beside(Path(corpus.tokenizer.file)) if corpus.tokenizer.file and corpus.tokenizer.words else None
     return [file] if file and file.is_file() else []
 
@@ -345,8 +345,9 @@ def reused_words(corpus: schema.Corpus) -> list[Path]:
 def held_out_set(text: RawText, split: str, corpus: schema.Corpus) -> list[HeldOutPair]:
     """Return the pairs of a held-out set from its own files.
 
-    The pairs are not cleaned. Only a BOM and the CR of line ends are removed, and line feeds within a line, as in
-    parquet files, become spaces. Raises DataError if a line is too long or not UTF-8, or if the set is empty.
+    The pairs are not cleaned. Only a BOM at the start and the CR of line ends are removed, and line feeds within a
+    line, as in parquet files, become spaces. Raises DataError if a line is too long or not UTF-8, or if the set is
+    empty.
     """
     pairs, source = list[HeldOutPair](), text.splits[split]
     raw_pairs = (
@@ -368,6 +369,9 @@ def held_out_set(text: RawText, split: str, corpus: schema.Corpus) -> list[HeldO
 
 
 def training_chunks(text: RawText, limit: int | None) -> Iterator[Chunk]:
-    """Return the first `limit` training pairs, or all if it is None. Reading to the end checks their number."""
+    """Return an iterator over the first `limit` training pairs, or over all if `limit` is None.
+
+    At the end of the text, the iterator checks the number of pairs.
+    """
     chunks = checked_chunks(text, "train")
     return first_pairs(chunks, limit) if limit else chunks

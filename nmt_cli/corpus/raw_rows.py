@@ -5,7 +5,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-Row = tuple[bytes | None, bytes | None, float | None]  # source, target (None: longer than MAX_LINE_BYTES), score
+# The source, target and score of a pair. A side of more than MAX_LINE_BYTES is None.
+Row = tuple[bytes | None, bytes | None, float | None]
 Piece = tuple[int, int, int, Any]  # line or row number for messages, number of rows, approximate bytes, content
 Parse = Callable[[int, Any], Iterable[Row]]  # (line or row number, content of the piece) -> rows
 

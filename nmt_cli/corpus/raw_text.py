@@ -11,7 +11,7 @@ from nmt_cli.recipe import schema
 from nmt_cli.system.console import warn
 from nmt_cli.system.errors import DataError, MissingError
 
-MOST_COUNTED = 1 << 30  # bytes of files; a dry run does not count the pairs in larger files
+MOST_COUNTED = 1 << 30  # bytes of all files together; if they are larger, a dry run does not count the pairs
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class Split:
 class RawText:
     """The raw text of a corpus. Its splits can be read only once."""
 
-    origin: str
+    origin: str  # address, directory or description of the source
     splits: dict[str, Split]
     files: list[Path] = field(default_factory=list)  # local files that hold the text
     advice: str | None = None  # ends the error about a wrong number of pairs; None: warn instead
@@ -88,7 +88,7 @@ class Source(ABC):
         """Address, directory or description of the source."""
 
     def open_named(self, downloads: Path, work: Path) -> Mapping[int, RawText]:
-        """Open the named corpora in corpus.sources, as `open` does. Return their texts, keyed by entry index."""
+        """Open each named corpus in corpus.sources, as `open` does. Return the texts by index in corpus.sources."""
         return {}
 
     @abstractmethod
@@ -101,7 +101,7 @@ class Source(ABC):
 
     @abstractmethod
     def published_size(self) -> Size:
-        """Return the size that is known for text without local files."""
+        """Return the published size of the text, for use if there are no local files."""
 
     def size(self) -> Size:
         """Estimate the size of the text without reading it."""

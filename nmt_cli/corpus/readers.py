@@ -73,12 +73,12 @@ def raw_lines(path: Path, hashes: dict[Path, str]) -> Iterator[bytes | None]:
 def lines_of(file: Any) -> Iterator[bytes | None]:
     """Yield the lines of an open binary file. Yield None for a line of more than MAX_LINE_BYTES.
 
-    Such a line is never in memory as a whole.
+    Memory stays bounded, however long a line is.
     """
     rest = b""
     while block := file.read1(BLOCK_BYTES):
         lines = (rest + block).split(b"\n")
-        rest = lines.pop()[: MAX_LINE_BYTES + 1]  # enough to know that the line is too long
+        rest = lines.pop()[: MAX_LINE_BYTES + 1]  # one byte over the limit marks the line as too long
         if max(map(len, lines), default=0) <= MAX_LINE_BYTES:
             yield from lines
         else:
@@ -105,7 +105,7 @@ def read_pairs(src: str, tgt: str, repetition: int, hashes: dict[Path, str]) -> 
 
 
 def read_files(files: list[FilePair], hashes: dict[Path, str]) -> Iterator[Chunk]:
-    """Yield the line pairs of each pair of files, one pair of files after the other."""
+    """Do the same as `read_pairs` for several pairs of files, one after the other."""
     for i, (src, tgt) in enumerate(files):
         yield from read_pairs(src, tgt, files[:i].count((src, tgt)), hashes)
 

@@ -52,7 +52,7 @@ def prepare_shard(corpus: schema.Corpus, out: Path, options: PrepareOptions, sha
     """Do the work of one shard, and return `out`. The last step of shard 1 writes the corpus to `out`.
 
     Raises BusyError if the work of other shards is missing, unless `options.wait` is set. Raises OutputError if the
-    shards have different settings or texts.
+    shards have different settings or texts, and UsageError if `options.overwrite` is set.
     """
     if options.overwrite:
         raise UsageError(f"--overwrite cannot be combined with --shard. Remove {out} first")
@@ -144,10 +144,10 @@ class _ShardPreparation(Preparation):
         return "" if present else f"there is no tokenizer yet. Run nmt prepare with --shard 1/{self.shard.workers}"
 
     def _wait_for(self, unfinished: Callable[[], str]) -> None:
-        """Wait until other shards have finished a step, which is when `unfinished` returns "" instead of a message.
+        """Wait for other shards to finish a step. `unfinished` returns a message, or "" if the step is finished.
 
-        If work is unfinished, raises BusyError unless `options.wait` is set, and _CompletedError if another shard has
-        committed the corpus.
+        While the step is unfinished, raises _CompletedError if another shard has committed the corpus, or else
+        BusyError unless `options.wait` is set.
         """
         told = ""
         while reason := unfinished():
@@ -253,13 +253,13 @@ class _ShardPreparation(Preparation):
             self._wait_for(unfinished)
 
     def _results(self, work: Callable[[Any], Any], jobs: Iterator[tuple[int, Any]]) -> Iterator[tuple[int, list[Any]]]:
-        """Run numbered jobs in the pool, in order. For each run of equal numbers, yield the number and the results."""
+        """Run numbered jobs in the pool. For each series of jobs with the same number, yield it and their results."""
         answers = self.pool.map(functools.partial(_numbered_result, work), jobs)
         for number, group in itertools.groupby(answers, key=operator.itemgetter(0)):
             yield number, [result for _, result in group]
 
     def _check_text(self, own: dict[str, Any]) -> None:
-        """Raise OutputError if another shard has read different text. `own` has the entries of this shard."""
+        """Raise OutputError if another shard has read different text. `own` has this shard's hashes and part count."""
         stored = self._text_entries()
         hashes = stored["sha256"]
         changed = [file for file, sha256 in own["sha256"].items() if hashes.get(file, sha256) != sha256]

@@ -60,7 +60,7 @@ def _source_of_entry(corpus: schema.Corpus, index: int, mirror: Path | None) -> 
     rows = NAMED_CORPORA.get(str(entry.corpus), {}).get("rows")
     languages = {"src": section.src, "tgt": section.tgt}
     named = schema.Corpus(name=entry.corpus, config=entry.config, rows=rows, limit=corpus.limit, **languages)
-    if mirror and (own := mirror / named.directory.name.partition("@")[0]).is_dir():  # named without the revision
+    if mirror and (own := mirror / named.directory.name.partition("@")[0]).is_dir():  # its name lacks the revision
         mirror = own
     return source_of(named, mirror)
 

@@ -33,7 +33,7 @@ Result = TypeVar("Result")
 Lengths = store.Lengths
 Repeated = npt.NDArray[np.bool_]  # for each pair, whether it equals an earlier one
 TextChunk = tuple[list[str], list[str], Repeated, int]  # source lines, target lines, repeated, part of the corpus
-SERIAL_JOBS = 8  # fewer jobs than these take less time than starting worker processes
+SERIAL_JOBS = 8  # with fewer jobs, starting worker processes takes longer than the jobs
 STOPPING = {signal.SIGINT, signal.SIGTERM}  # signals that stop a preparation
 SAMPLE_PAIRS = 1_000_000  # number of random pairs that the tokenizer is trained on
 LONG_TRAINING = 100_000  # pairs; on fewer, training a tokenizer takes only seconds
@@ -41,7 +41,7 @@ HASHES_AT_ONCE = 2_000_000  # they take 32 MB of memory, or about 100 MB while t
 
 
 def _serve(link: Any, parent: int) -> None:
-    """Run the calls received from `link`, and send back the results. Ignore signals. Exit when the parent exits."""
+    """Run the calls received from `link`, and send back results. Ignore signals. Exit when process `parent` exits."""
     end_with_parent(parent)
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1):  # schedulers send them to every process
         signal.signal(number, signal.SIG_IGN)
@@ -133,7 +133,7 @@ class Pool(contextlib.AbstractContextManager["Pool"]):
         stream = iter(jobs)
         first = deque(itertools.islice(stream, SERIAL_JOBS))
         count = len(first)
-        all_jobs = itertools.chain((first.popleft() for _ in range(count)), stream)  # frees finished jobs
+        all_jobs = itertools.chain((first.popleft() for _ in range(count)), stream)  # keeps no job that was taken
         if self.workers == 1 or count < SERIAL_JOBS:
             return map(function, all_jobs)
         return self.calls(function, all_jobs)
@@ -209,7 +209,7 @@ def sample(directory: Path, repeated: Repeated, seed: int) -> Iterator[str]:
 
 
 def sampled(chunks: Iterable[TextChunk], distinct: int, seed: int) -> Iterator[str]:
-    """Yield the lines of `sample` from the chunks of the text, which has `distinct` different pairs."""
+    """Yield the same lines as `sample`, given the chunks of the text and the number of distinct pairs in them."""
     rng = np.random.default_rng(seed)
     share = SAMPLE_PAIRS / max(1, distinct)
     for src, tgt, repeats, _ in chunks:
@@ -235,11 +235,11 @@ def _train(corpus: schema.Corpus, collect: Callable[[Iterable[str]], Iterable[st
 
 
 def train_tokenizer(lines: Sample, pairs: int, corpus: schema.Corpus, pool: Pool) -> dict[str, bytes]:
-    """Train a tokenizer on a sample of the cleaned text, and count the words of its source lines.
+    """Train a tokenizer on a sample of the cleaned text, and count the words of the sample's source lines.
 
     Train nothing if the recipe names a tokenizer, and count words only if corpus.tokenizer.words is set. Return the
-    contents of the new files by file name. Each call to `lines` yields the lines of the sample, source and target in
-    turn. `pairs` is the number of pairs in the cleaned text.
+    contents of the new files by file name. Each call to `lines` yields the lines of the sample, alternately source
+    and target. `pairs` is the number of pairs in the cleaned text.
     """
     # If a signal arrives while SentencePiece reads a Python iterator, SentencePiece raises an error of its own.
     # Therefore, long training runs in a worker, which ignores signals, and short training first collects a list.
@@ -256,7 +256,7 @@ load_held_out = functools.lru_cache(2)(near_duplicates.load)  # 2: with and with
 def encode_chunk(
     model: Path, corpus: schema.Corpus, chunk: TextChunk
 ) -> tuple[list[npt.NDArray[Any]], list[store.Lengths], store.Lengths, CleaningStats, near_duplicates.Flags]:
-    """Encode a chunk without pairs that are repeated, too long, or too different in length.
+    """Encode the pairs of a chunk, except those that are repeated, too long, or too different in length.
 
     If cleaning.drop_near_twins is set, also drop near-duplicates of held-out lines. Return the concatenated ids of each
     side; the sentence lengths of each side; the indices of the kept pairs; counts of the dropped pairs; and the flags

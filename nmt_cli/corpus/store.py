@@ -48,7 +48,7 @@ class Side:
         return len(self.offsets) - 1
 
     def lengths(self, sentences: Lengths | None = None) -> Lengths:
-        """Return the lengths of the given sentences, or of all sentences."""
+        """Return the lengths of the given sentences, or of all sentences, in tokens with EOS."""
         if sentences is None:
             return np.diff(self.offsets)
         lengths: Lengths = self.offsets[sentences + 1] - self.offsets[sentences]
@@ -67,7 +67,7 @@ class Side:
 
 
 def lines_by_pair(manifest: dict[str, Any], split: str) -> dict[tuple[str, str], list[int]]:
-    """Return, for each language pair, the indices of its lines in a held-out set. Return {} if the set has only one."""
+    """Return, for each language pair, its line indices in a held-out set. Return {} unless there are several pairs."""
     found, start = dict[tuple[str, str], list[int]](), 0
     for src, tgt, count in manifest.get("languages", {}).get(split, []):
         found.setdefault((src, tgt), []).extend(range(start, start + count))
@@ -113,7 +113,10 @@ class Corpus:
 
     @property
     def parts(self) -> list[int]:
-        """The number of pairs in each part of the corpus, such as a file. Corpora of older versions have one part."""
+        """The number of pairs in each part of the corpus.
+
+        A part is, for example, one file. Corpora of older versions have a single part.
+        """
         pairs = [int(part["pairs"]) for part in self.manifest.get("parts", [])]
         return pairs if sum(pairs) == len(self.src) else [len(self.src)]
 

@@ -76,13 +76,16 @@ class RealText(NamedTuple):
     """The real text of an entry of corpus.synthetic."""
 
     entry: schema.Synthetic
-    lines_file: Path
+    lines_file: Path  # the selected lines
     target: str  # the target-language token that the model needs before each line, or ""
     directory: Path  # the cache directory of its translations
 
 
 def real_texts(inputs: Inputs, stats: CleaningStats) -> Iterator[RealText]:
-    """Yield the real text of each entry of corpus.synthetic, with selected lines. Count dropped lines in `stats`."""
+    """Select the lines to translate, and yield a RealText for each entry of corpus.synthetic.
+
+    Count the dropped lines in `stats`.
+    """
     for number, entry in enumerate(inputs.corpus.synthetic):
         target = target_token(entry, inputs.corpus.of(entry))
         lines_file = inputs.work / f"real-{number}"
@@ -95,7 +98,7 @@ def make(
 ) -> tuple[list[readers.FilePair], CleaningStats]:
     """Make the pairs of each entry of corpus.synthetic. Return their files, and counts of dropped lines and pairs.
 
-    Raises ValueError if `translate` is None but lines remain to be translated.
+    Raises ValueError if `translate` is None and the cache lacks some of the translations.
     """
     files, stats = list[readers.FilePair](), CleaningStats()
     for number, real in enumerate(real_texts(inputs, stats)):

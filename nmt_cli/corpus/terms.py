@@ -68,7 +68,7 @@ class Terms:
         self.terms = list(terms)
         self._exact = dict[Words, Term]()
         self._any_case = dict[Words, Term]()  # keyed by case-folded words
-        self._lengths = dict[str, list[int]]()  # case-folded first word -> lengths of the phrases, in descending order
+        self._lengths = dict[str, list[int]]()  # case-folded first word -> phrase lengths in words, longest first
         folded_phrases = dict[Words, Term]()  # case-folded phrase -> its first term
         for term in self.terms:
             phrase = words(term.source)
@@ -96,8 +96,8 @@ class Terms:
     def parse(cls, lines: Iterable[str], name: str = "the glossary") -> "Terms":
         """Parse lines of the form `phrase<TAB>form|form`. With `<TAB>any` at the end, the term ignores case.
 
-        Lines that begin with # are comments. Raises DataError if a line is invalid, with its number, or if there are no
-        terms.
+        Empty lines and lines that begin with # are ignored. Raises DataError if a line is invalid or repeats a phrase
+        (the error has its number), or if there are no terms.
         """
         terms = []
         for number, line in enumerate(lines, 1):

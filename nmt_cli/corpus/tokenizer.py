@@ -22,7 +22,7 @@ PAD, UNK, EOS = 0, 1, 2
 # Chinese and Japanese characters and punctuation, for use within [] of a regular expression.
 WIDE = "\u3001-\u30ff\u31f0-\u31ff\u3400-\u9fff\uf900-\ufaff\uff01-\uff9f\U00020000-\U0003ffff"
 LANGUAGE = re.compile("\u2581?(>>[^<>]+<<)")  # matches a target-language or tag token
-FIRST_TOKENS = re.compile(rf"(?:>>[^<>]+<< ?){{1,{MOST_FIRST}}}")  # matches these tokens at the start of a line
+FIRST_TOKENS = re.compile(rf"(?:>>[^<>]+<< ?){{1,{MOST_FIRST}}}")  # matches all such tokens that begin a line
 # All control characters, and all characters that some software treats as line ends.
 _BREAKS = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 _WITHIN_WORD = re.compile(rf"[^\W{WIDE}]|<0x..>$|<unk>$")  # matches tokens that may continue a word
@@ -97,10 +97,11 @@ def visible(line: str) -> str:
 
 
 def train(lines: Iterable[str], vocabulary_size: int, languages: Iterable[str] = (), tags: Iterable[str] = ()) -> bytes:
-    """Train a joint byte-pair model, and return its file. The same lines give the same bytes on any number of cores.
+    """Train a joint byte-pair model, and return the content of its file.
 
-    Each of `tags` becomes a single token at the beginning of a line. `languages` are codes. Raises DataError if
-    training fails, for example because the text does not allow this vocabulary size.
+    The same lines give the same bytes on any number of cores. Each of `tags` becomes a single token at the beginning of
+    a line. If `languages` has a code for Chinese, Japanese or Korean, the rarest characters become byte tokens. Raises
+    DataError if training fails, for example because the text does not allow this vocabulary size.
     """
     import sentencepiece
 
@@ -171,7 +172,7 @@ def _sentencepiece(file: Path, data: bytes) -> Any:
 
 
 class Tokenizer:
-    """A SentencePiece or Moses tokenizer, loaded from a file. `target`, perhaps the same, is for target text.
+    """A SentencePiece or Moses tokenizer, loaded from a file. `target` is the tokenizer for target text, often itself.
 
     The ids of the special tokens must be 0 for PAD, 1 for UNK and 2 for EOS, without BOS. Raises DataError otherwise,
     and MissingError if the file does not exist.
@@ -207,7 +208,7 @@ class Tokenizer:
         return self._model.encode(lines, out_type="numpy", num_threads=1)  # type: ignore[no-any-return]
 
     def decode(self, ids: list[list[int]]) -> list[str]:
-        """Return one line of text for each list of ids. If byte tokens form a line break, it becomes a space."""
+        """Return one line of text for each list of ids. Control characters and line breaks become spaces."""
         return [_BREAKS.sub(" ", self._model.decode(line)) for line in ids]
 
     def tokens(self, ids: list[int]) -> list[str]:

@@ -48,8 +48,8 @@ def read_splits() -> dict[str, Chunk]:
 def pronoun_accuracy(sources: Sequence[str], hypotheses: Sequence[str], references: Sequence[str]) -> tuple[int, int]:
     """Return how many hypotheses have the same pronoun after "weil" as their reference, and how many were compared.
 
-    Only sentences with "weil" in the reference are compared, and with "because it is too X." or "because it was too X."
-    at the end of the source.
+    A sentence is compared only if its reference contains "weil", and its source ends with "because it is too X." or
+    "because it was too X."
     """
     correct = total = 0
     for source, hypothesis, reference in zip(sources, hypotheses, references, strict=True):

@@ -152,9 +152,9 @@ def split_chunks(
 ) -> Iterator[Chunk]:
     """Yield the pairs in `files`, and then the pairs of the split's entries in corpus.sources.
 
-    `named` maps the index of each entry that names a corpus to its opened text. In held-out sets, leave out
-    pairs of entries if their score is low, and begin source lines with the tokens that the model needs. In training
-    text, cleaning does both.
+    `named` maps the index of each entry that names a corpus to its opened text. For a held-out set, drop the entries'
+    pairs that have low scores, and begin source lines with the tokens that the model needs. In training text, cleaning
+    does both.
     """
     for chunk in read_files(files, hashes):
         yield chunk if split == "train" else _prefixed(chunk, corpus)
@@ -234,9 +234,9 @@ def thinned(chunks: Iterable[Chunk], share: float) -> Iterator[Chunk]:
 def mixed(own: list[FilePair], general: list[FilePair], share: float, hashes: dict[Path, str]) -> Iterator[Chunk]:
     """Yield the user's pairs, and then general pairs, which are `share` of all pairs that are yielded.
 
-    The user's pairs are repeated as often as the amount of general text allows, up to MOST_REPEATS times. If it is too
-    small for one copy of the user's pairs, the general text is repeated, also up to MOST_REPEATS times. If that is not
-    enough, the share of general pairs is smaller.
+    The user's pairs are repeated as often as the amount of general text allows, up to MOST_REPEATS times. If the
+    general text is too small even for one copy, it is repeated, also up to MOST_REPEATS times. If that is not enough,
+    the share of general pairs is smaller than `share`.
     """
     own_pairs = count_pairs(read_files(own, {}))
     general_pairs = count_pairs(read_files(general, {}))

@@ -17,7 +17,8 @@ from nmt_cli.documents.formats import FORMATS, SUFFIXES, kind_of
 from nmt_cli.system.errors import UsageError
 
 # Suffixes of plain text files. Files whose suffix is a language code or a number, and files without a suffix, are also
-# read as plain text. The suffixes of compressed files are in this list, too: reading them raises a clearer error.
+# read as plain text. The suffixes of compressed files are in this list, too, because reading such files raises a
+# clearer error.
 _PLAIN_SUFFIXES = """ txt text lines list src tgt trg source target ref refs reference hyp hyps out output mt sys tok
 detok norm bpe sp spm lc tc lower true clean dedup raw sent snt seg train dev valid test part gz bz2 xz zst """
 NO_VALUES: Mapping[str, Any] = MappingProxyType({})
@@ -34,9 +35,10 @@ def choose(
 ) -> Any:
     """Return the `Run` that translates text with markup or placeholders, or None for plain lines.
 
-    `kind` is the name of a format, "text" or "jsonl". If it is None, the suffix of `file` decides. `plain` names the
-    options given that work on plain lines only. `reading` contains values for ReadOptions. Raise UsageError for an
-    unknown suffix, or if an option for lines is used with a document.
+    `kind` is the name of a format, "text" or "jsonl". If it is None, the suffix of `file` decides. `markup` and
+    `protect` are the values of these options, None if not given. `plain` names the given options that work on plain
+    lines only. `reading` contains values for ReadOptions. Raise UsageError for an unknown suffix, or if an option for
+    lines is used with a document.
     """
     by_suffix = kind_of(file) if file else None
     if by_suffix and kind in (None, "jsonl") and (markup or kind):

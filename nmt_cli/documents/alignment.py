@@ -1,4 +1,4 @@
-"""Translate texts, and link the tokens of each translation to its source. No other module here runs the model."""
+"""Translate text, and link each translation's tokens to its source. Only this module of `documents` runs the model."""
 
 import itertools
 import re
@@ -33,7 +33,7 @@ def translate_aligned(
 
 
 def align(translator: Translator, translation: Translation, text: str, rank: int = 0) -> Aligned:
-    """Return the hypothesis with this rank, linked to the source `text`. If there are fewer, return the last one."""
+    """Return the hypothesis with this rank (from 0), or the last one if there are fewer, with links to the source."""
     rank = min(rank, len(translation.hypotheses) - 1)
     if translation.copy:
         copied = translation.copy.text
@@ -66,12 +66,12 @@ def _links(translator: Translator, translation: Translation, text: str, rank: in
 
 
 def _folded(text: str) -> str:
-    """Convert a text to lowercase, except for characters whose lowercase form has another length."""
+    """Convert text to lowercase, except for characters whose lowercase form has another length."""
     return "".join(lower if len(lower := letter.lower()) == 1 else letter for letter in text)
 
 
 def _decoded(tokenizer: Tokenizer, ids: list[int]) -> tuple[str, list[int]]:
-    """Return the text of some tokens, and the offset in it where each token starts. Add the offset of its end."""
+    """Return the text of tokens, and the offsets in it where each token starts, followed by the length of the text."""
     [text] = tokenizer.decode([ids])
     spelled = ["", *(token.replace("\u2581", " ") for token in tokenizer.tokens(ids))]
     if "".join(spelled) == f" {text}":

@@ -110,7 +110,7 @@ class Archive:
         return out.getvalue() + entries + end + self._comment
 
     def _packed(self, member: zipfile.ZipInfo) -> bytes:
-        """Return the compressed bytes of a member."""
+        """Return the bytes of a member as they are in the file, usually compressed."""
         begin = self._begin(member)
         packed = self._data[begin : begin + member.compress_size]
         if member.flag_bits & _IS_ENCRYPTED:

@@ -12,7 +12,7 @@ _HEAD = 4096  # number of characters at the start of a file in which its encodin
 _ENCODING = re.compile(
     r"(\A\ufeff?\s*<\?xml\b[^<>]*?\sencoding=[\"']|<meta\b[^<>]*?\bcharset=[\"']?)(?!utf-8\b)[\w.:-]+", re.IGNORECASE
 )
-LINE_END = re.compile(r"(\r\n?|\n)")  # the group keeps the line ends in `split`
+LINE_END = re.compile(r"(\r\n?|\n)")  # the group makes `split` return the line ends, too
 
 
 @dataclass(frozen=True)

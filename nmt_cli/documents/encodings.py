@@ -44,7 +44,10 @@ class Encoding:
 
 
 def decoded(data: bytes, language: str = "") -> tuple[str, Encoding]:
-    """Decode a file whose text is in `language`. Return the text and the encoding. Raise DataError for binary data."""
+    """Decode a file whose text is in `language`. Return the text and its encoding.
+
+    Raise DataError if the data is binary, or is not in the encoding that its byte order mark declares.
+    """
     for mark, name in _MARKS.items():
         if data.startswith(mark):
             return _decoded(data[len(mark) :], Encoding(name, mark))

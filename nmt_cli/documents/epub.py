@@ -1,4 +1,4 @@
-"""EPUB 2 and 3: translate the chapters, the tables of contents, and the title and description of a book."""
+"""EPUB 2 and 3: translate the chapters, the tables of contents, and a book's title, description and subjects."""
 
 import posixpath
 import re

@@ -161,8 +161,8 @@ def parse(
 ) -> Parts:
     """Return the parts of a document or fragment. The content of elements in `ignored` is copied, not translated.
 
-    If `<html>` has a `lang` attribute, it is set to `language`, the target language. If `xml` is true, the text is
-    XHTML.
+    The `lang` attribute of `<html>`, if present, is set to the target language `language`, unless that is "". If `xml`
+    is true, the text is XHTML.
     """
     tokens = list(_tokens(text, protection, xml=xml))
     ends, divided = _copied_spans(tokens, COPIED | {name.lower() for name in ignored})

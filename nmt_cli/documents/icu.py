@@ -150,7 +150,8 @@ class IcuMessage:
     def _quoted(self, escape: Callable[[str], str], text: str) -> str:
         """Escape a sentence so that no apostrophe begins quoted text.
 
-        If the message doubles apostrophes, double them. Otherwise replace those that could begin a quotation by ’.
+        If the message doubles its apostrophes, double those of the sentence. Otherwise, replace apostrophes that could
+        begin quoted text by ’.
         """
         return escape(text.replace("'", "''") if self._doubles_apostrophes else _QUOTING.sub("\u2019", text))
 

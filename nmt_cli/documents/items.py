@@ -16,7 +16,7 @@ class Item:
 
 
 def inner(items: Sequence[Item]) -> tuple[int, int]:
-    """Return the range of items without the marks at both ends and without the tags around the whole text.
+    """Return the range (start, end) of the items without marks at the ends and without tags around the whole text.
 
     If no item contains text, return the range of all items.
     """

@@ -27,7 +27,10 @@ class Kept:
 
     @cached_property
     def _by_token(self) -> dict[str, list[list[str]]]:
-        """The phrases that begin with each token, as lists of words, as given and escaped for HTML, longest first."""
+        """For each token, the phrases that begin with it, as lists of words, longest first.
+
+        The phrases are listed both as given and, if that differs, escaped for HTML.
+        """
         found = dict[str, list[list[str]]]()
         for phrase in dict.fromkeys([*self.phrases, *(escape(each, quote=False) for each in self.phrases)]):
             if token := _TOKEN.search(phrase):
@@ -43,7 +46,7 @@ class Kept:
         return regex.compile(self.pattern)
 
     def matches(self, text: str) -> Iterator[tuple[int, int]]:
-        """Yield the spans of the pattern's matches. Raise DataError if matching takes too long."""
+        """Yield the spans of the pattern's matches, except empty ones. Raise DataError if matching takes too long."""
         if not self.pattern:
             return
         try:
@@ -55,7 +58,7 @@ class Kept:
             raise DataError(f"{wrong}. Avoid nested repetitions such as (a+)+") from None
 
     def phrases_in(self, text: str, start: int, end: int) -> Iterator[tuple[int, int]]:
-        """Yield the spans of phrases between two offsets."""
+        """Yield the spans of the phrases in `text` from offset `start` to `end`. They do not overlap."""
         next_start = start
         for token in _TOKEN.finditer(text, start, end) if self.phrases else ():
             if token.start() < next_start:
@@ -91,7 +94,8 @@ def _end_of_phrase(text: str, words: list[str], offset: int) -> int:
 def kept(keep: Path | None, pattern: str | None) -> Kept | None:
     """Return a `Kept` for the phrases in the file `keep`, one per line, and for a pattern.
 
-    Return None if both are None or empty. Raise UsageError if the pattern is not a regular expression.
+    Return None if there is neither a file nor a pattern. Raise UsageError if the pattern is not a regular expression,
+    and DataError if the file is not UTF-8.
     """
     if not (keep or pattern):
         return None

@@ -23,7 +23,8 @@ _PHP_TOKEN = re.compile(
 _ESCAPE = re.compile(r"\\(?:([nrtvef\\$\"])|u\{([0-9A-Fa-f]{1,6})\}|x([0-9A-Fa-f]{1,2})|([0-7]{1,3}))")
 _SINGLE = re.compile(r"\\(['\\])")
 _LETTERS = {"n": "\n", "r": "\r", "t": "\t", "v": "\v", "e": "\x1b", "f": "\f"}
-_CHOICE = re.compile(r"(\||(?<![^|\s])(?:\{\d++\}|\[(?:\d++|\*),(?:\d++|\*)\]))")  # splits "{0} none|[1,*] :n dogs"
+# The marks in "{0} none|[1,*] :n dogs": {0}, | and [1,*]
+_CHOICE = re.compile(r"(\||(?<![^|\s])(?:\{\d++\}|\[(?:\d++|\*),(?:\d++|\*)\]))")
 
 
 def read(text: str, options: ReadOptions) -> Document:

@@ -34,8 +34,9 @@ def lay_out(
 ) -> Parts:
     """Return the parts of a translation: its marks and its escaped text.
 
-    `units` are the spans of the words in `text`. `paths` lists the elements around each unit, outermost first. `marks`
-    lists, for each number of units, the standalone marks between these units and the next unit.
+    `units` are the spans of the units in `text`: words, parts of words, or punctuation. `paths` lists the elements
+    around each unit, outermost first. `marks` maps each gap to the standalone marks in it. The number of a gap is the
+    number of units before it.
     """
     items, end = list[_Item](), 0
     for gap in range(len(units) + 1):
@@ -57,7 +58,7 @@ def lay_out(
 
 
 def _ordered(marks: list[MarkInGap], left: list[int], right: list[int]) -> list[MarkInGap]:
-    """Sort the marks between two units: marks in elements of the left unit first, of the right unit last.
+    """Sort the marks in a gap: those in elements of the left unit first, those in elements of the right unit last.
 
     If this would change the order of `ordered` marks, move these marks out of elements that do not contain both units.
     """
@@ -78,9 +79,9 @@ def _common_length(one: list[int], other: list[int]) -> int:
 
 
 def _spaces(space: str, left: str, right: str, marks: list[Mark]) -> list[str]:
-    """Return the space before each mark in a gap, and after the last mark.
+    """Return the space to write before each mark in a gap and after the last mark. A gap without marks has one space.
 
-    `space` is the text between the units, usually white space. `left` and `right` are the texts on both sides of it.
+    `space` is the text in the gap, usually white space. `left` is all text before it, and `right` all text after it.
     """
     if not marks:
         return [space if space.strip() or (left and right) else ""]
@@ -101,10 +102,12 @@ def _spaces(space: str, left: str, right: str, marks: list[Mark]) -> list[str]:
 
 
 def _is_apart(neighbor: str, character: str, space: str) -> bool:
-    """Return whether to write a space between a mark and a character. `neighbor` is the mark's neighbor in the source.
+    """Return whether to write a space between a mark and a character of the translation.
 
-    If the neighbor is white space, write a space, and if it is a letter or digit, write none. If it is punctuation or
-    another mark, write none beside the same punctuation and, if `space` is empty, none beside any punctuation.
+    `neighbor` is the character on that side of the mark in the source, or "" for another mark. `space` is the text in
+    the gap. If the neighbor is white space, write a space, and if it is a letter or digit, write none. If it is
+    punctuation or another mark, write a space beside a letter or digit. Beside punctuation, write a space only if
+    `space` is not empty and the neighbor is not the same punctuation.
     """
     if neighbor == " " or neighbor.isalnum():
         return neighbor == " "

@@ -104,7 +104,7 @@ def _spend_steps(env: MutableMapping[str, Any], steps: int) -> None:
 
 
 def _label_end(state: StateInline, start: int, disableNested: bool = False) -> int:
-    """Return the end of the link text that begins at `start`, or -1. Count the steps of the search."""
+    """Return the end of the link text that begins at `start`, or -1 if there is none. Spend the steps of the search."""
     end = helpers.parseLinkLabel(state, start, disableNested)
     _spend_steps(state.env, (state.posMax if end < 0 else end) - start)
     return end
@@ -152,7 +152,8 @@ def _find_block(token: Token, body: str, lines: list[str], starts: list[int], af
     """Find the text of a block. Return its source, and the offset in `body` of each character of this source.
 
     One more offset marks the end of the text. Both results are empty if the text is not found, for example because the
-    library expanded tabs. `lines` are the lines of `body`, and `starts` their offsets. The search starts at `after`.
+    library expanded tabs. `lines` are the lines of `body`, and `starts` their offsets. The search begins at
+    offset `after`.
     """
     found, offsets = list[str](), list[int]()
     assert token.map

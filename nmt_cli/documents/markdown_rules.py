@@ -24,7 +24,7 @@ FRONT_MATTER = re.compile(
 _TAGS = [r"\{\{<", r">\}\}", r"\{\{%", r"%\}\}", r"\{\{", r"\}\}", r"\{%", r"%\}", r"\{\#", r"\#\}", r"<%", r"%>"]
 _PAIRS = zip(_TAGS[::2], _TAGS[1::2], strict=True)
 _TEMPLATE = "|".join(rf"{begin}(?:(?!{end})[^\n])*+{end}" for begin, end in _PAIRS)  # Hugo, Liquid, Jinja, ERB
-_LINES = [  # lines without text
+_LINES = [  # lines without text to translate
     rf"(?:(?:{_TEMPLATE})[ \t]*+)++",
     r"\{(?:[:.#]|[ \t]++[.#][\w:-]|[ \t]*+[\w:-]++=)[^{}\n]*+\}",  # attributes
     r"\{(?:/\*.*\*/|[\w.]++(?:\([^(){}\n]*+\))?+)\}",  # comments and values of JSX
@@ -49,7 +49,7 @@ _INDENTED = [
 ]
 _FOOTNOTE, _DEFINITION = re.compile(r"\[\^[^\]\[\s]++\]:[ \t]*+"), re.compile(r":[ \t]++(?=\S)")
 _ONE_LINE = re.compile(r"\*\[[^\]\[\n]++\]:[ \t]++|\|[ \t]++(?=[^|\n]++\Z)")  # an abbreviation, a verse
-_MARKERS = {_FOOTNOTE: 4, _DEFINITION: 2, _ONE_LINE: 4}  # for each marker, how far its blocks are indented
+_MARKERS = {_FOOTNOTE: 4, _DEFINITION: 2, _ONE_LINE: 4}  # maps each marker to the indentation of its blocks, in columns
 _NO_TITLE = re.compile(r"\A(?:(?=\S*[./])\S++|:++)\Z|=[\"']|:::\Z")  # a path or attributes, not a title
 _OPTIONS_END, _BLANK = re.compile(r"\A---(?=[ \t]*\Z)"), re.compile(r"[ \t]*+")
 _MODULE = re.compile(  # imports and exports in MDX
@@ -98,7 +98,7 @@ def add_rules(parser: MarkdownIt) -> None:
 
 
 def end_attributes(source: str) -> int:
-    """Return the offset of the attributes at the end of a block, including the white space before them.
+    """Return the offset where the attributes at the end of a block begin, or the white space before them.
 
     Return the length of the block if it has no such attributes.
     """
@@ -109,7 +109,7 @@ def end_attributes(source: str) -> int:
 
 
 def _span(state: StateInline, silent: bool) -> bool:
-    """Match a formula, role, template or footnote reference inside a line, so that it is copied."""
+    """Match inline syntax to copy: a formula, role, footnote reference, icon attribute, or multiline template."""
     match = _SPAN.match(state.src, state.pos, state.posMax) if state.src[state.pos] in "$\\{[" else None
     if not match:
         return False
@@ -123,7 +123,7 @@ def _span(state: StateInline, silent: bool) -> bool:
 
 
 def _is_formula(text: str) -> bool:
-    """Return whether a text in escaped brackets is a formula. Many authors also escape brackets around plain text."""
+    """Return whether text in escaped brackets is a formula. Many authors also escape brackets around plain text."""
     return bool(_TEX.search(text)) or not _LONG_WORD.search(text)
 
 
@@ -243,7 +243,10 @@ def _titled(state: StateBlock, start: int, end: int, line: str, silent: bool) ->
 
 
 def _add_title(state: StateBlock, start: int, begin: int, stop: int) -> None:
-    """Add part of a line, the title, as text. Leave out brackets around the title and attributes after it."""
+    """Add the title, from offset `begin` to `stop` in line `start`, as text.
+
+    Leave out brackets around the title and attributes after it. Add nothing if the title is a path or attributes.
+    """
     shift = state.bMarks[start] + state.tShift[start]
     title = state.src[shift + begin : shift + stop].rstrip()
     if title.endswith("}"):

@@ -23,7 +23,8 @@ _SPACES = re.compile(r"(?:\s|&nbsp;|&#160;|&#xA0;|<text:s\b[^<>]*/>)+", re.IGNOR
 def xml_text(data: bytes, name: str) -> tuple[str, str]:
     """Return the text and the encoding of an XML file.
 
-    Raise DataError, with `name`, if the file is not valid text, declares entities, or has too many tags.
+    Raise DataError if the file is not valid text, has characters that XML forbids, declares entities, or has too many
+    tags. `name` is the name of the file in the message.
     """
     encoding = _BOMS.get(data[:2], "utf-8")
     try:
@@ -42,12 +43,16 @@ def xml_text(data: bytes, name: str) -> tuple[str, str]:
 class Markup:
     """The tokens of an XML file.
 
-    `names` lists the tag name of each token, or "" if the token is not a tag. The namespace prefixes of the file are
-    replaced by those in `namespaces`. `ends` maps the index of each start tag to the index of its end tag.
+    `names` lists the tag name of each token, or "" if the token is not a tag. In these names, the prefixes in
+    `namespaces` replace the file's own namespace prefixes. `ends` maps the index of each start tag to the index of its
+    end tag.
     """
 
     def __init__(self, data: bytes, file_name: str, namespaces: Mapping[str, str]) -> None:
-        """`namespaces` maps URIs to prefixes. Raise DataError, with `file_name`, if the file is not well-formed."""
+        """`namespaces` maps URIs to prefixes, and `file_name` is the name of the file in error messages.
+
+        Raise DataError if the file is not well-formed or nests elements too deeply, and in the cases of `xml_text`.
+        """
         self.text, self.encoding = xml_text(data, file_name)
         self.tokens = tokens_of(self.text)
         self.sources = [token.source for token in self.tokens]
@@ -119,7 +124,7 @@ class Reader:
         return Member(self.markup.text, self.parts(), self.markup.encoding)
 
     def paragraph(self, begin: int, end: int) -> Parts:
-        """Return the parts of a paragraph. `begin` and `end - 1` are the indices of its tags."""
+        """Return the parts of a paragraph. `begin` and `end - 1` are the indices of its start and end tag."""
         raise NotImplementedError
 
     def is_copied(self, index: int) -> bool:
@@ -152,7 +157,7 @@ class Reader:
         return [*parts, markup.source(copied_from, end)]
 
     def plain(self, source: str, quote: str = "") -> Parts:
-        """Return the parts of a text without markup, line by line. `quote` is the quote around it in an attribute."""
+        """Return the parts of text without markup, line by line. For `quote`, see Spelling."""
         parts = Parts()
         for line in _LINE_END.split(source):
             spelling = Spelling(quote)
@@ -173,7 +178,7 @@ class Reader:
     def segments(
         self, items: list[Item], add_text: Callable[[SegmentBuilder, Item, Spelling], None], template: str = "{}"
     ) -> Parts:
-        """Return the parts of a paragraph's items.
+        """Return the parts of a paragraph's items. A segment ends at each item of the kind "break".
 
         `add_text` adds an item of text to a builder. The source of each mark and tag replaces "{}" in `template`, so
         that the caller can delimit it.

@@ -1,8 +1,8 @@
 """Translate files of messages. A message is a string that a program loads by a key.
 
 The module for each format finds the messages and their offsets, and unescapes and escapes strings. Messages are
-translated one by one. Messages that the translation does not change, and everything around the messages, stay the same
-byte for byte.
+translated one by one. Messages that the translation does not change are copied byte for byte. So is everything around
+the messages, except plural categories and attributes such as the language.
 """
 
 import re
@@ -26,7 +26,7 @@ _MODIFIER = "(?:Raw)?(?:Ctrl|Control|Alt|Shift|Cmd|Command|Meta|Option|Super|Win
 _SHORTCUT = rf"(?:{_MODIFIER})++(?:\w++|\S)|F\d{{1,2}}|Del|Esc|Ins|PgDn|PgUp"
 # Line ends and tabs divide a message. In a menu item, a key after a tab is the shortcut of the item: Open\tCtrl+O
 LINES = re.compile(rf"(\r\n?|\n|\t(?:(?:{_SHORTCUT})(?![^\r\n\t]))?)")
-# Values that are not text: keys and file names, such as "menu.file_open", colors, paths and date patterns.
+# Values that are not text: keys such as "menu.file_open", file names, paths, colors and, in _DATE, date patterns.
 _IDENTIFIER = re.compile(
     r"\s*+(?:[a-z][\w-]*+(?:\.[a-z_][\w-]++)++(?:\.[A-Z]\w*+)?+|[a-z][^\W_]*+(?:_\w++)++|[a-z]++(?:-[a-z]*+)*+\d[\w-]*+"
     r"|(?:\.{1,2}|@?[\w-]++)?+(?:/[\w@-]++)++\.\w++|\.{0,2}/[\w@-]++(?:/[\w@-]++)*+/?+|#[0-9A-Fa-f]{3,8}|:\w++)\s*+"
@@ -47,7 +47,10 @@ def is_code(text: str) -> bool:
 
 
 class MessageText:
-    """The text of a message, in parts. An ICU message becomes several sentences. The accelerator mark is removed."""
+    """The text of a message, in parts. An ICU message becomes several sentences.
+
+    If any other message has an accelerator mark, the parts lack it, and `write` inserts it into the translation.
+    """
 
     def __init__(self, source: str, cut: Cut, protection: Protection | None, language: str) -> None:
         self._source = source
@@ -103,7 +106,8 @@ class PluralGroup:
     def unused(self, language: str) -> list[Plural]:
         """Return the items whose plural category does not exist in the target language.
 
-        Many libraries use `zero` for the count 0 in every language, so it is never unused.
+        Many libraries use "zero" for the count 0 in every language, so "zero" is never returned. Return an empty list
+        if the language is unknown.
         """
         needed = categories(language, ordinal=self.ordinal)
         return [item for item in self.items if needed and item.category not in (*needed, "zero")]
@@ -165,7 +169,7 @@ class MessageFile(Document):
         """Return edits that add missing plural categories of the target language, with the text of "other".
 
         Some target languages also use the category "one" for numbers other than 1. In such a language, if "one" lacks a
-        placeholder of "other", as in "one file", replace its text in `written` with the text of "other".
+        placeholder of "other", as in "one file", then in `written`, replace the text of "one" with the text of "other".
         """
         by_name = {item.category: item for item in group.items}
         other = by_name["other"]

@@ -1,7 +1,7 @@
 """OpenDocument: text documents (.odt), presentations (.odp) and spreadsheets (.ods).
 
-This module translates paragraphs and headings with their spans, notes, alternative texts, footers of slides, and the
-properties that programs show. It copies fields, tracked changes and formulas.
+This module translates paragraphs and headings with their spans, notes, alternative texts, headers and footers of
+slides, and document properties such as the title. It copies fields, tracked changes and formulas.
 """
 
 import re

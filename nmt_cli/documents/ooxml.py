@@ -1,7 +1,7 @@
 """Office Open XML: Word (.docx), PowerPoint (.pptx) and Excel (.xlsx) files.
 
-This module translates paragraphs with their runs, alternative texts, captions of charts, and the properties that
-programs show. It copies fields, deleted text and formulas.
+This module translates paragraphs with their runs, alternative texts, captions of charts, and document
+properties such as the title. It copies fields, deleted text and formulas.
 """
 
 import re
@@ -19,7 +19,7 @@ _TYPES = "[Content_Types].xml"
 _OVERRIDE = re.compile(r"<(?:\w+:)?Override\b(?P<attributes>[^<>]*)>")
 _PART = re.compile(r"\sPartName=[\"'](?:/)?([^\"'<>]*)[\"']")
 _TYPE = re.compile(r"\sContentType=[\"']([^\"'<>]*)\+xml[\"']")
-_ROOTS = "http://schemas.openxmlformats.org", "http://purl.oclc.org/ooxml"  # of transitional and strict files
+_ROOTS = "http://schemas.openxmlformats.org", "http://purl.oclc.org/ooxml"  # in transitional and strict files
 _PREFIXES = {
     "wordprocessingml": "w",
     "drawingml": "a",
@@ -72,7 +72,7 @@ class _MasterReader(_TextReader):
 
 
 class _StringReader(_TextReader):
-    """Reads the shared strings of a workbook. `kept` contains the indices, among all strings, of those to copy."""
+    """Reads the shared strings of a workbook. `kept` contains the indices of the strings to copy."""
 
     def __init__(self, data: bytes, name: str, options: ReadOptions, kept: Collection[int]) -> None:
         super().__init__(data, name, options)
@@ -84,7 +84,7 @@ class _StringReader(_TextReader):
 
 
 class _SheetReader(_TextReader):
-    """Reads the strings inside a worksheet. `rows` contains the header cells, which are copied."""
+    """Reads the inline strings of a worksheet. `rows` contains the header cells, which are copied, or is None."""
 
     def __init__(self, data: bytes, name: str, options: ReadOptions, rows: Rows | None) -> None:
         super().__init__(data, name, options)
@@ -104,7 +104,7 @@ class _LanguageReader(_TextReader):
 
 
 class _PropertyReader(_TextReader):
-    """Reads the properties of a document: title, subject, description, keywords."""
+    """Reads the properties of a document, such as the title, and sets the property for the language."""
 
     def parts(self) -> Parts:
         parts = super().parts()

@@ -16,12 +16,15 @@ _CODE_WITH_REGION = {code.split("-")[0]: code for code in _CODES.split()}
 
 
 def with_region(language: str) -> str:
-    """Return the code that office programs expect, such as de-DE for de. In other codes, "_" becomes a hyphen."""
+    """Return the code that office programs expect, such as de-DE for de.
+
+    If the language is unknown or has a region or script already, only replace "_" with a hyphen.
+    """
     return _CODE_WITH_REGION.get(language, language.replace("_", "-"))
 
 
 class Member(NamedTuple):
-    """A member of the zip file that contains text to translate."""
+    """A member of the zip file whose text is translated or whose language is set."""
 
     source: str
     parts: Parts
@@ -29,7 +32,7 @@ class Member(NamedTuple):
 
 
 class Package(Document):
-    """A zip file. `members` maps names to the members with text. All other members are copied unchanged."""
+    """A zip file. `members` maps names to the members that may change. All other members are copied unchanged."""
 
     def __init__(self, archive: Archive, members: Mapping[str, Member]) -> None:
         self._archive = archive

@@ -2,8 +2,8 @@
 
 Forms in DELIMITED are recognized in all text, and forms in PLAIN in text without format flags. Forms in FLAGGED
 resemble prose, so they are recognized only if the message has a flag for them, as gettext messages may. A flag such as
-no-c-format denies forms. Forms are listed in order of precedence. Matching takes time linear in the length of the text,
-because every pattern is possessive, bounded, or cannot extend past the next occurrence of its first character.
+no-c-format disables forms. Forms are listed in order of precedence. Matching takes time linear in the length of the
+text, because every pattern is possessive, bounded, or cannot extend past the next occurrence of its first character.
 """
 
 from typing import NamedTuple
@@ -289,8 +289,8 @@ FORMS = DELIMITED | PLAIN | FLAGGED  # in order of precedence
 
 _PRINTF = ("percent", "indexed", _SPACED)
 _BRACES = ("auto_brace", "brace")
-# Maps a general form to the special forms that it also matches. A flag that denies one of these special forms, such as
-# no-qt-format, also denies the general form.
+# Maps a general form to the special forms that it also matches. A flag that disables one of these special forms,
+# such as no-qt-format, also disables the general form.
 GENERAL = {"printf": {"percent"}, "qt": {"locale_number", "count", "number"}}
 # The forms that each flag of a message enables. gettext documents its flags in the chapter "PO Files" of its manual,
 # and Weblate documents its flags at https://docs.weblate.org/en/latest/user/checks.html

@@ -32,7 +32,9 @@ class Piece(NamedTuple):
 
 
 class Protection:
-    """Hides placeholders and tags from the model. A named tag is hidden only if its text also has a partner for it.
+    """Hides placeholders and tags from the model.
+
+    A named tag is hidden only if the text contains both an opening and a closing tag with this name.
 
     Use `strict` for the strings of programs: it also hides brackets, and treats each pair of brackets as an element, so
     that the translation contains as many brackets and tags as the source. `flags` are the flags of a gettext message.
@@ -42,7 +44,10 @@ class Protection:
     def __init__(
         self, *, strict: bool = False, flags: Collection[str] = (), kept: Kept | None = None, forms: bool = True
     ) -> None:
-        """`kept` contains the phrases and the pattern to keep. If `forms` is false, nothing else may be hidden."""
+        """`kept` contains the phrases and the pattern to keep. If `forms` is false, nothing else is hidden.
+
+        In that case, `kept` must be given and `strict` must be false.
+        """
         self.once = self.brackets = strict
         self._kept, self._has_forms = kept, forms
         self._pattern = _compiled(_forms(frozenset(flags)), f"(?P<tag>{_TAG.pattern})")
@@ -63,7 +68,7 @@ class Protection:
         yield from self._between(text[end:])
 
     def spans(self, text: str) -> Iterator[tuple[int, int]]:
-        """Yield the span of each placeholder."""
+        """Yield the span of each placeholder and kept phrase."""
         for start, stop, piece in self._found(text):
             if piece.kind not in ("open", "close"):
                 yield start, stop
@@ -137,7 +142,7 @@ def _compiled(names: tuple[str, ...], others: str) -> re.Pattern[str]:
 
 def _joined(text: str, found: Iterator[tuple[int, int, Piece]]) -> Iterator[tuple[int, int, Piece]]:
     """Join placeholders with only punctuation, or nothing, between them. Include enclosing quotes and brackets."""
-    start, stop, ordered, least = 0, 0, False, 0  # `least`: the end of the previous piece, where the next may start
+    start, stop, ordered, least = 0, 0, False, 0  # `least`: where the previous piece ends, so the next one may begin
 
     def whole() -> tuple[int, int, Piece]:
         return start, stop, Piece(text[start:stop], "ordered" if ordered else "standalone")

@@ -17,10 +17,12 @@ from nmt_cli.documents.layout import MarkInGap, lay_out
 from nmt_cli.documents.segment import Element, Mark, MarkedSegment, Parts
 
 # `_costs` uses these numbers to place a standalone mark in a gap between words.
-_NEARER = 8  # a word has this many times the weight of the next word away from the mark
+_NEARER = 8  # a word has this many times the weight of the next word farther from the mark
 _FARTHEST = 8  # only this many words on each side of the mark have a weight
 _AFTER = 1.1  # a word after the mark has this many times the weight of a word equally far before the mark
-_PAST = 0.3  # cost of each unit between a word and a mark on its correct side; on its wrong side, n units cost sqrt(n)
+# Cost of each unit between a word and the mark if the mark is on the correct side of the word. On the wrong side, n
+# units cost sqrt(n).
+_PAST = 0.3
 _ATTACHED = 20  # if the mark touches only the word on one side, the weights on the other side are divided by this
 _WORD = re.compile(r"\w+|[^\w\s]")
 # Scripts without spaces between words: Thai, Lao, Burmese, Khmer, Chinese, Japanese. There, each token is a unit.
@@ -45,7 +47,7 @@ class _Unit:
 
     start: int
     end: int
-    origin: int  # offset in the source
+    origin: int  # where the aligned token begins in the source
     is_word: bool = True
 
 
@@ -53,7 +55,10 @@ _Run: TypeAlias = tuple[int, int]  # the index of the first unit, and the index 
 
 
 def place_marks(segment: MarkedSegment, aligned: Aligned) -> Parts:
-    """Return the translation, escaped for the document, with all marks. If it is blank, return the source instead."""
+    """Return the translation, escaped for the document, with all marks. If it is blank, return the source instead.
+
+    If the segment contains smaller segments, divide the translation among them, and return the parts with them.
+    """
     if segment.forbidden:
         aligned = replace(aligned, text=_without_forbidden(segment.forbidden, segment.text, aligned.text))
     if not aligned.text.strip():
@@ -79,7 +84,7 @@ def place_marks(segment: MarkedSegment, aligned: Aligned) -> Parts:
 
 
 def _without_forbidden(forbidden: re.Pattern[str], source: str, text: str) -> str:
-    """Replace matches of `forbidden` with spaces, but keep as many equal ones as the source has. Offsets stay valid."""
+    """Replace each match of `forbidden` with spaces of equal length, but keep it as often as the source has it."""
     allowed = Counter(match[0] for match in forbidden.finditer(source))
 
     def written(match: re.Match[str]) -> str:
@@ -150,7 +155,8 @@ def _runs(segment: MarkedSegment, units: list[_Unit]) -> list[list[_Run]]:
     word, it gets no run.
     """
     elements = segment.elements
-    free: dict[int | None, list[bool]] = {None: [True] * len(units)}  # per parent: whether no child has the unit
+    # For each parent and each unit, whether the parent contains the unit, but none of its children does.
+    free: dict[int | None, list[bool]] = {None: [True] * len(units)}
     runs: list[list[_Run]] = []
 
     def take(number: int) -> None:
@@ -258,7 +264,7 @@ def _with_empty_elements(segment: MarkedSegment, runs: list[list[_Run]]) -> list
 
 
 def _gaps(segment: MarkedSegment, standalone: list[Mark], runs: list[list[_Run]], units: list[_Unit]) -> list[int]:
-    """Return the number of units before each mark. A mark stays in its elements if it can, and never enters others."""
+    """Return the number of units before each mark. Keep a mark in its elements if possible, and out of others."""
     gaps, least = list[int](), 0
     word_starts = [word.start() for word in _WORD.finditer(segment.text)]
     for mark in standalone:

@@ -21,7 +21,7 @@ _INITIAL = re.compile("PACKAGE VERSION|YEAR-MO-DA|FULL NAME|LANGUAGE|CHARSET|ENC
 
 
 def locale_of(code: str) -> str:
-    """Return a language code in gettext's form, such as pt_BR for pt-BR or de for deu_Latn, or "" if it has none."""
+    """Return a language code in gettext's form, such as pt_BR for pt-BR or de for deu_Latn, or "" if there is none."""
     _, _, rest = code.replace("-", "_").partition("_")
     locale = base_of(code) + (f"_{rest}" if rest and rest != "Latn" else "")
     return locale if _CODE.fullmatch(locale) else ""
@@ -34,9 +34,9 @@ def language_of(header: Message | None) -> str:
 
 
 def plural_field(header: Message | None, language: str) -> str:
-    """Return a header's Plural-Forms. Without nplurals, return the rule of the target language, or "" if unknown.
+    """Return a header's Plural-Forms field. If it is missing or lacks nplurals, return the target language's rule.
 
-    Raise DataError if nplurals is out of range.
+    Return "" if this rule is unknown, too. Raise DataError if nplurals is out of range.
     """
     match = _PLURALS.search(_raw(header.forms[0])) if header else None
     field = match["value"] if match else ""

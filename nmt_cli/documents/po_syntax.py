@@ -12,7 +12,7 @@ from typing import TypeAlias
 
 from nmt_cli.system.errors import DataError, printable
 
-_WIDTH = 79
+_WIDTH = 79  # maximum length of the lines to write, in characters
 _PO_TOKEN = re.compile(
     r"""(?:\s|\\\n)++
     |(?P<comment>\#[^\n]*+)
@@ -211,7 +211,7 @@ def _byte(match: re.Match[bytes]) -> bytes:
 
 
 def spelled(keyword: str, text: str, new_line: str) -> str:
-    """Return the source of a field, on one line if it fits.
+    """Return the source of a field, on one line of the file if the text is a single line that fits.
 
     Otherwise, begin each line of the text on a new line of the file, and wrap long lines at spaces.
     """

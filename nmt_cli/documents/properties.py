@@ -80,7 +80,7 @@ def _doubled(escape: Callable[[str], str], text: str) -> str:
 
 
 def _spelled(source: str, is_escaped: bool, text: str) -> str:
-    """Escape a value. If the source breaks a line of the file after \\n, break the lines of the result there, too."""
+    """Escape the translation of a value. If `source` breaks a line of the file after \\n, do so after each \\n."""
     written = "".join(_ESCAPED.get(each, each) for each in text)
     if is_escaped:
         written = "".join(each if each.isascii() else _unicode(each) for each in written)

@@ -15,7 +15,7 @@ _READER = InlineReader(lambda name, tag: ("copy" if name == "byte" else "tag", "
 _FLAGS = ("qt-format", "qt-plural-format")
 # The elements that precede the translation of a message.
 _BEFORE = ("source", "oldsource", "comment", "oldcomment", "extracomment", "translatorcomment")
-_GONE = {"vanished", "obsolete"}  # `type` of translations whose messages the program no longer has
+_GONE = {"vanished", "obsolete"}  # values of `type` for messages that the program no longer has
 
 
 def read(text: str, options: ReadOptions) -> Document:

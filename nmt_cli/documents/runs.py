@@ -40,7 +40,7 @@ moveFrom annotationRef footnoteRef endnoteRef
 _JOINING = {f"w:{name}" for name in _JOINS.split()}
 _PAIRS = {"w:bookmarkStart": "open", "w:bookmarkEnd": "close"}
 _PAIRS |= {"w:commentRangeStart": "open", "w:commentRangeEnd": "close"}
-_LINE_ENDS = re.compile(r"((?:_x000[Dd]_)?\r?\n|&#1[03];|&#x[AaDd];|\t)")  # and tabs, in a cell of Excel
+_LINE_ENDS = re.compile(r"((?:_x000[Dd]_)?\r?\n|&#1[03];|&#x[AaDd];|\t)")  # line ends and tabs in a cell of Excel
 _ID = re.compile(r"\s(?:\w+:)?id=[\"']([^\"']*)[\"']")
 
 
@@ -157,7 +157,7 @@ class _Content:
         kind, stop = markup.tokens[index].kind, markup.end(index)
         if index in self._fields:
             return self._field(index, *self._fields[index])
-        if kind == "text" or name in _DROPPED:  # white space between elements
+        if kind == "text" or name in _DROPPED:  # drop the element, or skip white space between elements
             return stop
         if kind == "end":
             if name == "w:sdtContent":
@@ -246,7 +246,7 @@ class _Content:
         return stop
 
     def _complete_fields(self, begin: int, end: int) -> dict[int, tuple[int | None, int]]:
-        """Map the first run of each complete field to its separator run, or None, and its last run."""
+        """Map the index of each complete field's first run to those of its separator run, or None, and its last run."""
         markup, found = self._markup, dict[int, tuple[int | None, int]]()
         opened, depth = list[tuple[int, int, int | None]](), 0
         run, level = begin, 0  # the most recent run and its depth

@@ -64,7 +64,7 @@ class MarkedSegment:
     standalone: list[Mark]
     escape: Callable[[str], str]  # escapes plain text for the document
     forbidden: re.Pattern[str] | None  # a translation may contain a match only as often as `text` does
-    outer_space: tuple[str, str]  # for each end of `text`, a space if white space there is inside an element
+    outer_space: tuple[str, str]  # at the start and end of `text`: " " if an element has white space there, else ""
     result: Parts  # the parts of the source until the translation replaces them
     # If not None, `result` contains smaller segments, and this function divides the translation among them.
     divide: Callable[[Any], None] | None = None
@@ -150,6 +150,7 @@ class SegmentBuilder:
                 self.add_standalone([piece.source], ordered=piece.kind == "ordered")
 
     def add_text(self, text: str, source: str) -> None:
+        """Add plain text. `source` is the same text as the document writes it."""
         if not text:
             return
         if not (text := visible(text)):
@@ -260,7 +261,7 @@ class SegmentBuilder:
 
 
 def _with_whole_entities(pieces: Iterable[Piece]) -> Iterator[Piece]:
-    """Yield the pieces. If a placeholder, such as a URL, ends inside an HTML entity, add the entity's semicolon."""
+    """Yield the pieces. If a placeholder, such as a URL, ends inside an HTML entity, extend it to the semicolon."""
     last: Piece | None = None
     for piece in pieces:
         if last and piece.kind == "text" and piece.source.startswith(";") and _ENTITY_CUT.search(last.source[-_NEAR:]):

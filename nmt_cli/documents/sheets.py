@@ -1,4 +1,7 @@
-"""Find the header cells of Excel's tables. If one differs from the name of its column, Excel refuses the file."""
+"""Find the header cells of Excel's tables, so that they are copied.
+
+Excel refuses a file in which a header cell differs from the column's name in the definition of the table.
+"""
 
 import posixpath
 import re
@@ -17,7 +20,7 @@ _SHARED = re.compile(r"\st=[\"']s[\"']")
 _REFERENCE = re.compile(r"\sr=[\"']([A-Z]{1,3})(\d{1,7})[\"']")
 
 
-Rows: TypeAlias = dict[int, set[int]]  # maps each row to the columns of its cells
+Rows: TypeAlias = dict[int, set[int]]  # maps row numbers to column numbers; both begin at 1
 
 
 def headers(archive: Archive, sheets: Sequence[str]) -> dict[str, Rows]:
@@ -39,7 +42,7 @@ def headers(archive: Archive, sheets: Sequence[str]) -> dict[str, Rows]:
 
 
 def is_header(tag: str, rows: Rows) -> bool:
-    """Return whether the cell with this start tag is in `rows`. A cell without a reference counts as if it were."""
+    """Return whether the cell with this start tag is in `rows`, or gives no reference to its position."""
     reference = _REFERENCE.search(tag)
     return not reference or _number(reference[1]) in rows.get(int(reference[2]), ())
 

@@ -13,12 +13,12 @@ SPEED = 17  # characters per second that people can read
 LINES = 2  # maximum lines in a cue
 # Costs of a division. In addition, a word in the wrong cue costs its distance from the right cue, in cues.
 _EMPTY = 1000  # cost of each cue without a word
-_TOO_FAST = 0.2  # cost of each character above SPEED
+_TOO_FAST = 0.2  # cost of each character beyond those that people can read at SPEED
 _TOO_LONG = 0.5  # cost of each character that does not fit into LINES
 _NO_PAUSE = 0.4  # cost of each cut between cues that is not after a punctuation mark
 _MOST_WORDS = 300  # maximum words in a cue
 _PAUSES = ',;:.!?\u2026\u2013\u2014)"\u3001\u3002'
-# Punctuation that stays with the word before it.
+# Text is not divided before this punctuation.
 _NOT_FIRST = re.compile(r"[^\w\s(\[{\u00a1\u00bf\u201e\u201c\u2018\u00ab]")
 
 
@@ -142,7 +142,7 @@ def _printed_words(marked: str, token: re.Pattern[str]) -> list[tuple[str, bool]
 
 
 def _divisible(part: str) -> list[str]:
-    """Return the characters of a text in a script without spaces, or the whole text in any other script."""
+    """Return the characters of `part` if it contains a script without spaces, or else `part` as a whole."""
     return list(part) if UNSPACED.search(part) else [part]
 
 

@@ -20,7 +20,7 @@ from nmt_cli.documents.subtitle_layout import broken_into_lines, divided
 
 # Limits for joining cues into a sentence.
 _LONGEST_PAUSE = 2.0  # seconds from the end of a cue to the start of the next one
-_OVERLAP = -0.5  # the shortest pause; negative, because cues may overlap
+_OVERLAP = -0.5  # the shortest pause, in seconds; negative, because cues may overlap
 _MOST_CUES = 6  # without a limit, automatic captions, which have no punctuation, would be one sentence
 _MOST_CHARACTERS = 500
 _STOPS = ".!?\u2026:;\u3002\uff01\uff1f\u266a\u266b"
@@ -102,7 +102,7 @@ def _tokens(text: str, syntax: Syntax) -> list[Item]:
 
 
 def _speeches(text: str, syntax: Syntax, options: ReadOptions) -> list[str | list[Part]]:
-    """Return the speeches in a cue and the line breaks between them. Several speeches must all begin with a dash."""
+    """Return the speeches in a cue and the line breaks between them. If there are several, each begins with a dash."""
     tokens = _tokens(text, syntax)
     breaks = [index for index, token in enumerate(tokens) if token.kind == "break"]
     new = [index for index in breaks if _DASH.match(_line(tokens, index + 1))]

@@ -32,8 +32,8 @@ def runner(
 ) -> Run:
     """Return a function that translates a file of format `kind`, or lines if `kind` is "text".
 
-    `plain` names the options given that work on plain lines only. `reading` contains values for ReadOptions. Raise
-    UsageError if `plain` names an option, if `kind` is "jsonl", or if `markup` is set for a file.
+    `plain` lists the options that the user has given although they work on plain lines only. `reading` contains values
+    for ReadOptions. Raise UsageError if `plain` is not empty, if `kind` is "jsonl", or if `markup` is set for a file.
     """
     wrong = [f"--{name.replace('_', '-')}" for name in plain]
     if kind == "jsonl":

@@ -1,4 +1,4 @@
-"""WebVTT subtitles (.vtt): translate the text of cues. Notes, styles, regions and the settings of cues are copied.
+"""WebVTT subtitles (.vtt): translate the text of cues. Notes, styles, regions and cue settings are copied unchanged.
 
 Source: https://www.w3.org/TR/webvtt1/ (2019).
 """

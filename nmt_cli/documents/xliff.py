@@ -23,7 +23,7 @@ _CODE = re.compile(r"(START|CLOSE)_(.+)")  # Angular's pairs of <x>
 
 
 def _role(name: str, tag: str) -> tuple[str, str]:
-    """Return the role of an inline element; see InlineReader."""
+    """Return the kind and the name of an inline element, as InlineReader expects them."""
     values = {key: value for key, value, _, _ in attributes(tag)}
     if name in _PAIRS:
         return _PAIRS[name], f"pair {values.get('startRef') or values.get('rid') or values.get('id', '')}"
@@ -34,7 +34,7 @@ def _role(name: str, tag: str) -> tuple[str, str]:
     return ("block" if name == "mrk" and values.get("mtype") == "seg" else "tag"), ""
 
 
-# Empty lines divide the text of a message.
+# Unless white space is preserved, only empty lines divide the text of a message.
 _FLOWING = InlineReader(_role, Escapes(lines=re.compile(r"(\n(?:[ \t\r]*+\n)++[ \t]*+)")))
 _PRESERVED = InlineReader(_role, Escapes(lines=LINES))
 

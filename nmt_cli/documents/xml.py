@@ -1,8 +1,8 @@
 """Read XML. Cut a document or fragment into tags and text by the rules of XML 1.0, and group them into segments.
 
 References to entities that the document declares are copied, never expanded. No element name has a special meaning. As
-in DeepL's API, segments end at elements that a client names, at elements whose parent directly contains no text, and,
-if the client asks for it, at line ends.
+in DeepL's API, segments end at elements that a client names, at elements whose parent has no text of its own, and, if
+the client asks for it, at line ends.
 """
 
 import re
@@ -40,7 +40,7 @@ _ROOT = -1  # the parent of the outermost tokens; any other parent is the index 
 
 
 class Spelling:
-    """Writes a character as the segment's source first writes it, plain or as an entity. Escapes others if needed."""
+    """Writes characters as they first occur in the segment's source, plain or as entities. Escapes others if needed."""
 
     def __init__(self, quote: str = "") -> None:
         """`quote` is the quotation mark that ends the text, if the text is the value of an attribute."""
@@ -160,7 +160,10 @@ def _with_line_ends(tokens: list[Token]) -> Iterator[Token]:
 
 
 def tree_of(tokens: list[Token]) -> tuple[dict[int, int], list[int]]:
-    """Map each start tag to its end tag, and list the innermost start tag around each token. All are token indices."""
+    """Return a map from start tags to their end tags, and for each token the innermost start tag around it, or _ROOT.
+
+    The tags are given as indices of tokens. Start tags without an end tag are not in the map.
+    """
     ends, parents = dict[int, int](), list[int]()
     stack, names = [_ROOT], Counter[str]()
     for index, token in enumerate(tokens):
@@ -179,7 +182,7 @@ def tree_of(tokens: list[Token]) -> tuple[dict[int, int], list[int]]:
 def _blocks(
     tokens: list[Token], ends: dict[int, int], parents: list[int], copied: dict[int, int], outline: Outline
 ) -> set[int]:
-    """Return the indices of the tokens that end a segment, and _ROOT."""
+    """Return _ROOT and the indices of the tokens that end a segment."""
     with_text = {
         parent
         for token, parent in zip(tokens, parents, strict=True)
@@ -193,7 +196,7 @@ def _blocks(
         is_block = token.kind in ("head", "cdata") or token.name in splitting
         is_block = is_block or (token.kind == "line end" and index >= copied_stop)
         if token.kind == "start" and index in ends and not is_block:
-            is_only_root = parent == _ROOT and roots == 1  # a block, so that all text stays inside this element
+            is_only_root = parent == _ROOT and roots == 1  # make it a block to keep all text inside it
             detected = outline.detect and token.name not in joining
             is_block = parent in blocks and parent not in with_text and (is_only_root or detected)
         if index < stop or not is_block:

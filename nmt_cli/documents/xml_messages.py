@@ -44,7 +44,7 @@ class Element:
         return next((each for each in self.children if each.name == name), None)
 
     def has(self, name: str, value: str) -> bool:
-        """Return whether an attribute has this value. An element without it inherits its parent's value."""
+        """Return whether an attribute has this value. An element without the attribute inherits its parent's value."""
         element: Element | None = self
         while element:
             if found := element.get(name):
@@ -72,8 +72,8 @@ def with_attribute(tag: str, name: str, value: str) -> str:
 def elements(source: str, root: str, kind: str) -> list[Element]:
     """Return all elements in order. `kind` names the format in error messages.
 
-    Raise DataError if tags do not match, if the outermost element is not `root`, or if there are more than MOST_LEVELS
-    levels of elements.
+    Raise DataError if tags do not match, if there is not exactly one outermost element, named `root`, if elements are
+    nested more than MOST_LEVELS levels deep, or if text is not XML.
     """
     found, stack, offset = list[Element](), list[Element](), 0
     for token in xml.tokens_of(source):
@@ -108,7 +108,10 @@ Role = Callable[[str, str], tuple[str, str]]
 
 @dataclass(frozen=True)
 class Escapes:
-    """The escapes that a format uses in addition to those of XML, and a pattern with one group for its line ends."""
+    """The escapes that a format uses in addition to those of XML.
+
+    `lines` is a pattern with one group that matches the format's line ends, or None if text is not split into lines.
+    """
 
     escape: Callable[[str], str] = str
     unescape: Callable[[str], str] = str
@@ -170,7 +173,10 @@ class InlineReader:
         return parts
 
     def _kind(self, token: xml.Token) -> tuple[str, str]:
-        """Return "text", "cdata", "block", "copy", "open" or "close", and for tags the name that partners share."""
+        """Return "text", "cdata", "block", "copy", "open" or "close".
+
+        For "open" and "close", add the name that both tags of a pair share. For others, add "".
+        """
         if token.kind in ("text", "cdata"):
             return token.kind, ""
         if not token.name:

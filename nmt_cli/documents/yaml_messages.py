@@ -29,7 +29,7 @@ from nmt_cli.system.errors import DataError, printable
 
 _KIND = "YAML file of messages"
 _STRING = "tag:yaml.org,2002:str"
-# A scalar that needs no quotes. Inside [] or {}, a scalar with a comma also needs quotes.
+# A scalar that needs no quotes outside [] and {}. Inside them, it needs quotes if it contains a comma.
 _PLAIN = re.compile(r"[^\W\d_](?:[\w ./()%!?;+'-]|,(?= )|:(?=\w))*+(?<! )")
 _RESERVED = re.compile(r"(?i)y|n|yes|no|on|off|true|false|null|inf|nan")
 _LOCALE = re.compile(r"[A-Za-z]{2,3}(?:[-_][A-Za-z0-9]{2,8}){0,2}")
@@ -109,7 +109,7 @@ def _group(source: str, node: _Node, messages: dict[int, Message]) -> list[Plura
 
 
 def _language(roots: list[_Node], language: str) -> list[tuple[int, int, str]]:
-    """Return the edit that changes the only root key to the target language if it is a language code, or else []."""
+    """If the only root key is a language code, return the edit that changes it to the target language, or else []."""
     members = roots[0].members if len(roots) == 1 else []
     if not language or len(members) != 1 or not (key := members[0][0]) or members[0][1].is_scalar:
         return []
@@ -122,7 +122,8 @@ def _language(roots: list[_Node], language: str) -> list[tuple[int, int, str]]:
 def _parsed(source: str) -> list[_Node]:
     """Return the root of each document in a file. Aliases are not followed.
 
-    Raise DataError if the file is not YAML, is nested more than MOST_LEVELS levels deep, or has no mapping or list.
+    Raise DataError if the file is not YAML or is nested more than MOST_LEVELS levels deep, or if no root is a mapping
+    or list.
     """
     roots = list[_Node]()
     stack, keys = list[_Node](), list[_Node | None]()
@@ -156,7 +157,7 @@ def _parsed(source: str) -> list[_Node]:
 
 
 def _readable(source: str) -> str:
-    """Return text of the same length that PyYAML can read. It differs only in values that are not translated."""
+    """Replace each colon before a Ruby symbol by a dot, so that PyYAML can read the text. Offsets do not change."""
     return _SYMBOLS.sub(lambda match: re.sub(r"(?<=[\[, ]):", ".", match[0]), source)
 
 

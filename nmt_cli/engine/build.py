@@ -109,7 +109,7 @@ def build(
 
     `target` is zig's name of the target, such as aarch64-linux-gnu.2.17. The default is this system. `levels` are names
     of levels in LEVELS, by default all levels of the target. `flags` are passed to the compiler and the linker. Raises
-    CannotBuildError with the compiler's first error, or if ziglang is not installed.
+    CannotBuildError if ziglang is not installed, the engine does not support this system, or the compiler fails.
     """
     target = target or own_target()
     cpus = LEVELS[target.split("-")[0]]
@@ -122,7 +122,7 @@ def build(
     width = ["-mprefer-vector-width=512"] if target.startswith("x86_64") else []
     link = ["-shared", "-s", "-lm", "-lpthread"]
     if "-macos" in target:
-        link.append("-Wl,-install_name,@rpath/libengine.so")  # by default, it would be the temporary path `new`
+        link.append("-Wl,-install_name,@rpath/libengine.so")  # by default, the name would be the path `new`
     zig = [sys.executable, "-m", "ziglang", "cc", "-target", target, *FLAGS, *WARNINGS, *width, *flags]
     with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor() as pool:
         environment = {"ZIG_GLOBAL_CACHE_DIR": folder, "ZIG_LOCAL_CACHE_DIR": folder, **os.environ}
@@ -150,9 +150,10 @@ def get_build_hook() -> type[Any]:
             return [COMPILER] if self._obstacle() is None else []
 
         def initialize(self, version: str, build_data: dict[str, Any]) -> None:
-            """Compile the library in the source tree, and add it to the wheel.
+            """Compile the library in the source tree, and add it to the wheel unless the install is editable.
 
-            Tests and editable installs load the library from there, so it stays.
+            LIBRARY is not removed afterwards, because tests and editable installs load it from the source tree. If it
+            cannot be compiled, warn and build the wheel without it, or raise CannotBuildError if TARGET is set.
             """
             wanted = os.environ.get(TARGET, "")
             obstacle = self._obstacle()
@@ -192,7 +193,7 @@ def get_build_hook() -> type[Any]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Compile the engine. Other options are passed to compiler and linker.")
+    parser = argparse.ArgumentParser(description="Compile the engine. Unknown options go to compiler and linker.")
     parser.add_argument("--output", type=Path, default=LIBRARY, help="library file (default: where nmt loads it from)")
     parser.add_argument("--target", help="zig target, such as aarch64-linux-gnu.2.17 (default: this system)")
     parser.add_argument("--levels", default="", help="levels, separated by commas (default: all levels of the target)")

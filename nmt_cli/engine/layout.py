@@ -13,7 +13,7 @@ NORMS_PER_LAYER = {"encoder": 2, "decoder": 3}
 
 
 class Settings(Protocol):
-    """The sizes and options of a Transformer, named as in a recipe's section `model`."""
+    """The sizes and options of a Transformer, named as in `schema.Model`, a recipe's section `model`."""
 
     d_model: int
     num_heads: int
@@ -37,7 +37,7 @@ class Settings(Protocol):
 
 
 def depths(settings: Settings) -> dict[str, int]:
-    """Return the number of layers for each side, "encoder" and "decoder"."""
+    """Map "encoder" and "decoder", the two sides of a model, to their numbers of layers."""
     return dict(zip(NORMS_PER_LAYER, settings.depths, strict=True))
 
 
@@ -54,14 +54,17 @@ def _has_bias(settings: Settings, path: str) -> bool:
 
 
 def norms(settings: Settings, side: str) -> list[str]:
-    """Return the names of the layer norms of a side, without ".weight" and ".bias"."""
+    """Return the names of a side's layer norms, without ".weight" or ".bias". With pre-norm, the final norm is last."""
     layers, per_layer = depths(settings)[side], NORMS_PER_LAYER[side]
     names = [f"{side}.{i}.residuals.{j}.norm" for i in range(layers) for j in range(per_layer)]
     return [*names, f"{side}_norm"] if settings.norm == "pre" else names
 
 
 def tensor_shapes(settings: Settings, vocabulary_size: int) -> dict[str, Shape]:
-    """Return the shape of each tensor by name. `vocabulary_size` is the number of target tokens, PAD included."""
+    """Map the name of each tensor to its shape.
+
+    `vocabulary_size` is the size of the target vocabulary, including PAD. By default, the source shares it.
+    """
     d = settings.d_model
     queries, values = settings.num_heads * settings.d_k, settings.num_heads * settings.d_v
     shape_of = {
@@ -95,8 +98,12 @@ def tensor_shapes(settings: Settings, vocabulary_size: int) -> dict[str, Shape]:
 
 
 def differences(found: Mapping[str, Shape], expected: Mapping[str, Shape]) -> Iterator[str]:
-    """Yield a description of each tensor that is missing, is not expected or has the wrong shape."""
+    """Yield a description of each tensor that is missing, is unexpected or has the wrong shape."""
     for name in {**expected, **found}:
         shape, wanted = found.get(name), expected.get(name)
-        if shape != wanted:
-            yield f"{name} has shape {shape or 'none'}, not {wanted or 'none'}"
+        if shape is None:
+            yield f"{name} is missing"
+        elif wanted is None:
+            yield f"{name} is unexpected"
+        elif shape != wanted:
+            yield f"{name} has shape {shape}, not {wanted}"

@@ -1,7 +1,8 @@
 """Open the compiled engine and choose its level, the instruction set to use.
 
-The library is compiled for one CPU architecture, and contains the code once per level (on macOS, for some levels only).
-By default, nmt uses the fastest level that the CPU supports. NMT_ENGINE names another level, or `off` for no engine.
+The library is compiled for one CPU architecture, and contains a copy of the code for each level (on macOS, only for
+some levels). By default, nmt uses the fastest level that the CPU supports. NMT_ENGINE names another level, or `off` for
+no engine.
 """
 
 import ctypes
@@ -46,25 +47,26 @@ def load(signatures: Signatures, path: Path = PATH) -> Library | None:
 
 
 def describe(path: Path = PATH) -> str:
-    """Return the level in use, or "none: " and the reason. Raises UsageError like `load`."""
+    """Return the level that `load` would use, or "none: " and the reason. Raises UsageError like `load`."""
     shared, level_or_reason = _open(path)
     return level_or_reason if shared else f"none: {level_or_reason}"
 
 
 def fastest_level(compiled: Sequence[str], runnable: Sequence[str]) -> str | None:
-    """Return the level that NMT_ENGINE names, or else the fastest that is both compiled and runnable, or None.
+    """Return the level that NMT_ENGINE names.
 
-    `runnable` lists the fastest level first. Raises UsageError if the named level is not available.
+    If NMT_ENGINE is unset or empty, return the fastest level that is both compiled and runnable, or None if there is
+    none. `runnable` lists the fastest level first. Raises UsageError if the named level is not available.
     """
     wanted = os.environ.get("NMT_ENGINE", "")
     levels = [level for level in runnable if level in compiled]
     if wanted and wanted not in levels:
-        raise UsageError(f"NMT_ENGINE={wanted} is not available here. Available levels: {', '.join(levels)}")
+        raise UsageError(f"NMT_ENGINE={wanted} is not available here. Available levels: {', '.join(levels) or 'none'}")
     return wanted or next(iter(levels), None)
 
 
 def _open(path: Path) -> tuple[ctypes.CDLL | None, str]:
-    """Return the library and the level to use, or None and the reason why there is none."""
+    """Return the loaded library and the level to use, or None and the reason."""
     wanted = os.environ.get("NMT_ENGINE", "")
     if wanted not in ("", OFF, *LEVELS):
         raise UsageError(f"NMT_ENGINE must be {', '.join(LEVELS)} or {OFF}, not {printable(wanted, 40)}")
@@ -79,11 +81,11 @@ def _open(path: Path) -> tuple[ctypes.CDLL | None, str]:
                 f"NMT_ENGINE={wanted} needs the engine, but {reason}. Unset NMT_ENGINE or reinstall nmt"
             ) from None
         return None, reason
-    level = fastest_level(_names(shared, "compiled"), _names(shared, "runnable"))
+    level = fastest_level(_levels(shared, "compiled"), _levels(shared, "runnable"))
     return (shared, level) if level else (None, "it is compiled for other CPUs")
 
 
-def _names(shared: ctypes.CDLL, function: str) -> list[str]:
-    ask = shared[function]
-    ask.restype = ctypes.c_char_p
-    return bytes(ask()).decode().split()
+def _levels(shared: ctypes.CDLL, name: str) -> list[str]:
+    function = shared[name]
+    function.restype = ctypes.c_char_p
+    return bytes(function()).decode().split()

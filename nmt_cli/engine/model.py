@@ -11,11 +11,11 @@ from nmt_cli.engine.safetensors_file import Tensor, release
 from nmt_cli.system.errors import DataError, StorageError
 
 ACTIVATIONS = {"relu": 1, "swish": 2, "gelu": 3}  # numbers of the activation functions in engine.c
-EMBEDDINGS = 4  # engine.c reads this many tensors, the first ones, in place and copies the others
+EMBEDDINGS = 4  # engine.c reads the first four tensors in place, and copies the others
 
 
 class Request(ctypes.Structure):
-    """A sentence to translate. engine.c describes these fields, but calls `patient` `background`."""
+    """A sentence to translate. engine.c describes these fields, but uses the name `background` for `patient`."""
 
     _fields_ = (
         ("ids", POINTER(c_int32)),

@@ -30,7 +30,7 @@ class Tensor(NamedTuple):
 
 
 def read_shapes(path: Path) -> dict[str, tuple[int, ...]]:
-    """Return the shape of each tensor. Reads only the header, and raises the same errors as `read_tensors`."""
+    """Return the shape of each tensor. Reads only the header. Raises DataError like `read_tensors`."""
     with path.open("rb") as file:
         _, entries = _header(file, path)
     return {name: shape for name, (_, shape) in entries.items()}

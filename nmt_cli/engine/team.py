@@ -8,8 +8,8 @@ from nmt_cli.engine.library import Library
 class Team:
     """Helpers for searches in up to `threads` threads. Searches and helpers together use at most `threads` cores.
 
-    While some of the threads do not search, helpers compute parts of the other threads' products. The results do not
-    change. The helpers end when the Team is garbage-collected.
+    While some of the threads do not search, helpers compute parts of the other threads' products. This does not change
+    the results. The helpers end when the Team is garbage-collected.
     """
 
     def __init__(self, library: Library, threads: int) -> None:

@@ -36,15 +36,18 @@ TokenIds = list[int]
 class Adapter:
     """A model that another toolkit runs."""
 
-    beam: int | None = None  # the only beam size at which the toolkit searches as we do; None: at every size
+    beam: int | None = None  # the only beam size at which the toolkit searches as we do, or None for all sizes
     # If set, the reason why translations are not compared: they may differ although token probabilities agree.
     difference = ""
 
     def check_tokenizer(self, tokenizer: Tokenizer, sources: list[str], targets: list[str], allowed: int = 0) -> None:
-        """Raise DataError if the toolkit tokenizes more than `allowed` of these lines differently from `tokenizer`."""
+        """Raise DataError if the toolkit tokenizes more than `allowed` of these lines differently from `tokenizer`.
+
+        By default, nothing is checked.
+        """
 
     def translate(self, sources: list[TokenIds], beam: int, limit: int) -> Iterator[TokenIds]:
-        """Yield the best translation of each source, without length penalty and not cut off before `limit` tokens."""
+        """Yield the best translation of each source, without length penalty. Allow at least `limit` tokens."""
         raise NotImplementedError
 
     def score(self, pairs: list[tuple[TokenIds, TokenIds]]) -> Iterator[list[float]]:
@@ -124,9 +127,9 @@ class CTranslate2(Adapter):
     """A model directory of CTranslate2, on the CPU.
 
     `names` lists the model's source and target tokens in the order of our ids. `spm` contains the SentencePiece files
-    that `check_tokenizer` compares with ours; without them, it checks nothing. If `ends_source` is true, CTranslate2
-    expects sources that end with EOS. With the `compute_type` "default", it computes in the type of the stored weights.
-    `prefix` is the token that begins every translation, if any.
+    that `check_tokenizer` compares with ours. Without such files, nothing is checked. If `ends_source` is true,
+    CTranslate2 expects sources that end with EOS. With the `compute_type` "default", it uses the type of the stored
+    weights. `prefix` is the token that begins every translation, if any.
     """
 
     def __init__(
@@ -198,8 +201,8 @@ class CTranslate2(Adapter):
 class Marian(Adapter):
     """A model file that Marian runs (pip install pymarian).
 
-    Marian reads .yml vocabularies and lines of tokens separated by spaces, so it does not tokenize. Its tokenizer needs
-    no check, because it would use the same SentencePiece files as ours.
+    Marian gets .yml vocabularies and lines of tokens separated by spaces, so it does not tokenize. `check_tokenizer`
+    checks nothing, because Marian's tokenizer would use the same SentencePiece files as ours.
     """
 
     beam = 1  # at larger sizes, Marian shrinks the beam after every finished hypothesis

@@ -27,7 +27,7 @@ VOCABULARIES = [f"model/{side}_vocabulary.{end}" for side in ("shared", "source"
 MEMBERS = [METADATA, SENTENCEPIECE, BPE, WEIGHTS, "model/config.json", *VOCABULARIES]
 MAX_EXPANSION = 4  # maximum ratio of the size of the unpacked weights to the size of the archive
 MAX_MEMBERS = 10_000
-MAX_TEXT = 100  # maximum length of a language code or a token in metadata.json
+MAX_TEXT = 100  # maximum characters in a language code or a token in metadata.json
 ERRORS = (  # raised by zipfile for damaged archives
     OSError,
     ValueError,

@@ -74,7 +74,11 @@ class Binary:
             return array.astype(np.float32) / scale.reshape(-1, *[1] * (array.ndim - 1))
 
     def scale(self, name: str) -> Array:
-        """Return the scales of an integer variable: integer = weight x scale. Raise DataError if there are none."""
+        """Return the scales of an integer variable: integer = weight x scale.
+
+        Raise DataError if the scales are missing or do not fit the variable. If those of 16-bit integers are missing,
+        return INT16_SCALE.
+        """
         variable, scale = self.variables[name], self.variables.get(f"{name}_scale")
         if scale is None and TYPES[variable.type] == "<i2":
             return np.full(1, INT16_SCALE, np.float32)

@@ -111,7 +111,7 @@ def read_vocabularies(directory: Path, binary: Binary, config: dict[str, Any]) -
     """Return both vocabularies.
 
     If both contain <pad>, and the decoder starts with <pad> but never produces it, use it as our PAD. Otherwise, rename
-    any <pad>, and add our own to each vocabulary. The id of our <pad> follows those of all rows of the embeddings.
+    any <pad>, and add our own to each vocabulary. Its id is the number of embedding rows.
     """
     tokens = [_read_tokens(directory, "shared")] * 2
     if not tokens[0]:
@@ -134,12 +134,12 @@ def read_vocabularies(directory: Path, binary: Binary, config: dict[str, Any]) -
 
 
 def output_bias(binary: Binary) -> Array:
-    """Return the output biases by target token. The array is empty without biases, and may lack the last tokens."""
+    """Return the output biases by target token. The array is empty if there are none, and may lack the last tokens."""
     name = "decoder/projection/bias"
     return binary.weights(name).flatten() if name in binary.variables else np.zeros(0, np.float32)
 
 
 def is_never_produced(binary: Binary, number: int) -> bool:
-    """Return whether its output bias excludes the target token with this id from all translations."""
+    """Return whether the output bias of the target token with this id excludes it from all translations."""
     bias = output_bias(binary)
     return bool(number < len(bias) and bias[number] <= NO_LOGIT / 2)

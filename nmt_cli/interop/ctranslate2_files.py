@@ -183,7 +183,7 @@ def _has_bias(binary: Binary) -> bool:
 def _positions(binary: Binary, d_model: int) -> tuple[str, int, str]:
     """Return our name for the positional encodings, the number of positions, and the order of sines and cosines.
 
-    Encodings that differ from ours are imported as learned encodings.
+    Encodings that are missing or differ from ours are imported as learned encodings.
     """
     names = [f"{side}/position_encodings/encodings" for side in ("encoder", "decoder")]
     if not any(name in binary.variables for name in names):
@@ -212,7 +212,10 @@ def _encodings(binary: Binary, side: str, length: int, d_model: int) -> Tensor:
 
 
 def _embedding(binary: Binary, side: str) -> Any:
-    """Return an embedding or output matrix in float32. Embeddings are rescaled for our model's factor sqrt(d_model)."""
+    """Return an embedding or output matrix in float32.
+
+    Embeddings are rescaled, because our model multiplies them by sqrt(d_model).
+    """
     module = {"src": "encoder/embeddings_0", "tgt": "decoder/embeddings", "output": "decoder/projection"}[side]
     shape_of(binary, f"{module}/weight", 2)
     matrix = binary.weights(f"{module}/weight")
@@ -231,7 +234,7 @@ def _embedding(binary: Binary, side: str) -> Any:
 def convert(
     binary: Binary, settings: schema.Model, vocabularies: Vocabularies, start: str, layout: str
 ) -> dict[str, Tensor]:
-    """Convert the variables to our tensors.
+    """Convert the variables to our tensors. `layout` is the layout of the positional encodings from `model_settings`.
 
     PAD is the first input of our decoder, so it gets the embedding of the token `start`, or zeros if the model starts
     from a zero embedding.
@@ -298,10 +301,10 @@ def _reordered(name: str, tensor: Tensor, order: Tensor) -> Tensor:
 
 
 def rounding(binary: Binary) -> str:
-    """Return a sentence about the rounding of 8-bit weights, or "" if there are none.
+    """Return a sentence about the rounding of 8-bit weights, or "" if there are no such weights.
 
-    The engine scales each row so that its largest magnitude becomes 127. CTranslate2 does the same, so the engine gets
-    the same integers. The sentence counts the rows of the file that were scaled differently.
+    The engine scales each row so that its largest magnitude becomes 127. CTranslate2 scales rows in the same way,
+    so the engine usually gets the same integers. The sentence counts the rows that the file scales differently.
     """
     matrices = {variable.offset: name for name, variable in binary.variables.items() if variable.type == 1}
     rows = other = 0

@@ -71,7 +71,7 @@ def with_current_names(binary: Binary) -> Binary:
 def check_features(binary: Binary) -> None:
     """Raise DataError if a variable is unknown, belongs to a feature that our model lacks, or is out of range.
 
-    A feature that an attribute turns off is allowed.
+    Attributes of such features are allowed if they turn the feature off or have no effect.
     """
     known = {name for _, name in modules(binary)}
     known |= {f"{side}/{end}" for side in ("encoder", "decoder") for end in ("num_heads", "pre_norm", "activation")}

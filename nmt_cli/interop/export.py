@@ -32,7 +32,7 @@ from nmt_cli.translation.translator import Translator
 
 LIBRARIES = {"hf": "transformers", "ctranslate2": "ctranslate2", "argos": "ctranslate2"}
 WEIGHTS = {"argos": "int8"}  # default type of the weights by target; float32 for the others
-DEV_LINES = 100  # lines of the dev set to compare if the user names no file
+DEV_LINES = 100  # number of lines of the dev set to compare if the user names no file
 
 
 def export(model: Path, target: str, out: Path, quantization: str | None, file: Path | None) -> int:
@@ -140,7 +140,7 @@ def _write_ctranslate2(loaded: LoadedModel, penalty: float, out: Path, quantizat
         if (Path(temporary) / "target_vocab.json").is_file():
             raise DataError("cannot export: CTranslate2 converts only Marian models with one vocabulary, not two")
         TransformersConverter(temporary).convert(str(out), quantization=quantization, force=True)
-    # In files for transformers, tokens such as >>de<< have no leading ▁. Restore it: the SentencePiece model has it.
+    # In files for transformers, tokens such as >>de<< have no leading ▁. Restore it, because our tokens have it.
     vocabulary = out / "shared_vocabulary.json"
     names = {LANGUAGE.sub(r"\1", token): token for token in loaded.tokenizer.vocabulary}
     tokens = [names[token] for token in json.loads(vocabulary.read_text("utf-8"))]
@@ -161,7 +161,7 @@ def _write_argos(loaded: LoadedModel, penalty: float, out: Path, quantization: s
 
 
 def _bleu_change(loaded: LoadedModel, ours: list[TokenIds], theirs: list[TokenIds], references: list[str]) -> str:
-    """Return a sentence about the change in BLEU by quantization. Without references, score against our output."""
+    """Return a sentence about how quantization changes BLEU. Without references, score against our float32 output."""
     corpus = loaded.recipe.corpus
     before_lines, after_lines = (loaded.tokenizer.target.decode([ids[:-1] for ids in side]) for side in (ours, theirs))
     name = "BLEU" if references else "BLEU against the float32 output"

@@ -16,7 +16,7 @@ UNNAMED = {"src": "src", "tgt": "tgt"}  # language codes for a model whose files
 
 @dataclass(frozen=True)
 class ForeignModel:
-    """A model of another toolkit, converted to our tensors. `engine/layout.py` defines their names and shapes."""
+    """A model of another toolkit, converted to our tensors, whose names and shapes `engine/layout.py` defines."""
 
     tensors: dict[str, Tensor]
     recipe: schema.Recipe
@@ -24,19 +24,19 @@ class ForeignModel:
     weight_files: list[Path]  # their hashes are stored in the manifest
     adapter: Adapter | None  # runs the model for comparison; None if its toolkit is not installed
     note: str = ""  # a sentence to add to the report
-    seen_tokens: int | None = None  # longer lines are split into sentences; None: limits in the recipe decide
+    seen_tokens: int | None = None  # longer lines are split into sentences; None: the recipe's limits apply
     shortlist: Shortlist | None = None
 
 
 def sizes_of(d_model: int, heads: int, layers: tuple[int, int]) -> dict[str, Any]:
-    """Return a recipe's settings for a model whose heads share d_model. `layers` are those of encoder and decoder."""
+    """Return a recipe's settings for a model whose heads share d_model. `layers` counts encoder and decoder layers."""
     sizes = {"num_layers": layers[0], "d_model": d_model, "num_heads": heads}
     sizes |= {"d_k": d_model // heads, "d_v": d_model // heads}
     return sizes if layers[0] == layers[1] else {**sizes, "encoder_layers": layers[0], "decoder_layers": layers[1]}
 
 
 def foreign_recipe(values: dict[str, Any], source: object) -> schema.Recipe:
-    """Return a recipe with these settings. Raise DataError, with `source`, if a setting exceeds a recipe's limits.
+    """Return a recipe with these settings. Raise DataError, which names `source`, if a setting is not allowed.
 
     If `values` has no corpus section, the languages are UNNAMED.
     """

@@ -11,7 +11,7 @@ from nmt_cli.system.errors import DownloadError, UsageError, printable
 
 HUB_NAME = re.compile(r"[\w-][\w.-]*/[\w.-]+(@[\w./-]+)?")  # OWNER/NAME or OWNER/NAME@REVISION
 TEXT_FILES = "*.json", "*.spm", "README.md"
-# Files of each weight format, in order of preference: many repositories offer several. The last is Marian's own.
+# Files of each weight format, in order of preference: many repositories offer several formats. The last is Marian's.
 WEIGHT_FILES = ["model*.safetensors"], ["pytorch_model*.bin"], ["*.npz", "*.yml"]
 
 

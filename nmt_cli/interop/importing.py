@@ -30,7 +30,7 @@ from nmt_cli.transformer.weights import load_into, save_model
 from nmt_cli.translation import shortlist
 from nmt_cli.translation.translator import Translator
 
-LINES, TOKENS = 12, 4  # number of the random lines on which both models are compared, and tokens per line
+LINES, TOKENS = 12, 4  # number of random lines used to compare the two models, and tokens per line
 # For each format, a function that recognizes a path, and the function that reads it. The first match applies. If no
 # format matches, the path is read as a model of transformers.
 FORMATS: list[tuple[Callable[[Path], bool], Callable[[Path], ForeignModel]]] = [
@@ -45,8 +45,10 @@ def import_model(source: Path | str, out: Path, src: str | None = None, tgt: str
 
     `source` is an Argos package, a model directory of CTranslate2, transformers or Marian, or OWNER/NAME or
     OWNER/NAME@REVISION on the hub. `src` and `tgt` replace the languages that its files name. Files of CTranslate2 and
-    Marian name no languages, except in Firefox's file names. If the other toolkit is installed, the import is kept only
-    if both models compute the same results. Otherwise, DataError is raised.
+    Marian name no languages, except in Firefox's file names.
+
+    If the other toolkit is installed, the results of both models are compared. If they differ, DataError is raised, and
+    nothing is written. If the toolkit is not installed, `out` is written without verification.
     """
     if out.exists():
         raise OutputError(f"{out} exists already. Choose another --out")
@@ -61,7 +63,7 @@ def import_model(source: Path | str, out: Path, src: str | None = None, tgt: str
         directory = hub.download(str(source))
         name = f"{str(source).partition('@')[0]}@{directory.name}"
     read = next((reader for matches, reader in FORMATS if matches(directory)), read_transformers)
-    with np.errstate(all="ignore"):  # no warnings about weights that are not finite, because they are refused below
+    with np.errstate(all="ignore"):  # no warnings about weights that are not finite: save_model refuses them
         foreign = read(directory)
     languages = {side: code for side, code in (("src", src), ("tgt", tgt)) if code}
     corpus = foreign.recipe.corpus.model_copy(update=languages)
@@ -82,14 +84,17 @@ def import_model(source: Path | str, out: Path, src: str | None = None, tgt: str
         seen = {"seen_tokens": foreign.seen_tokens} if foreign.seen_tokens else {}
         manifest = {"imported": name, "weights": weights, "proof": proof, "steps": [], **seen}
         found = foreign.shortlist
-        if found is None and (directory / VMAP).is_file():  # read before saving: if it is damaged, save no model
+        if found is None and (directory / VMAP).is_file():  # read it before saving: if damaged, save no model
             found = read_vocabulary_map(directory / VMAP, tokenizer)
         save_model(out, foreign.tensors, recipe, tokenizer_file, manifest)
         if found:
             artefact.replace_file(out / shortlist.FILE, found.to_bytes(tokenizer_file))
     say(f"{out} is {name}. {proof}")
     if missing := [f"--{side} CODE" for side, unnamed in UNNAMED.items() if getattr(corpus, side) == unnamed]:
-        say(f"Its files do not name its languages. To set them: nmt import {' '.join(missing)}")
+        say(
+            f"Its files do not name its languages. To set them, remove {out} and run nmt import again with "
+            f"{' '.join(missing)}"
+        )
     return out
 
 
@@ -103,7 +108,7 @@ def import_cached(name: str) -> Path:
         try:
             import_model(name, directory)
         except OutputError:
-            if not artefact.present(directory):  # otherwise, another process has imported the model meanwhile
+            if not artefact.present(directory):  # if present, another process has imported the model meanwhile
                 raise
     return directory
 
@@ -111,10 +116,11 @@ def import_cached(name: str) -> Path:
 def verify_import(model: Transformer, tokenizer: Tokenizer, recipe: schema.Recipe, adapter: Adapter | None) -> str:
     """Compare the tokens, log-probabilities and translations of both models on random text, and return a report.
 
-    Raises DataError if they differ. If `adapter` is None, nothing is compared, and the report is a note about that.
+    Raises DataError if they differ or cannot be computed. If `adapter` is None, nothing is compared, and the report
+    states this.
     """
     if adapter is None:
-        return "The import was not verified: its toolkit, pymarian or ctranslate2, is not installed."
+        return "The import was not verified, because its toolkit (pymarian or ctranslate2) is not installed."
     sources = _random_lines(tokenizer)
     targets = _random_lines(tokenizer.target)
     tags = [
@@ -125,14 +131,14 @@ def verify_import(model: Transformer, tokenizer: Tokenizer, recipe: schema.Recip
     if tags:
         adapter.check_tokenizer(tokenizer, tags, [])
     lines = [*sources, *(f"{tag} {line}" for tag, line in zip(tags, sources, strict=False))]
-    # Some lines may differ: for a token of the .spm file that vocab.json lacks, their tokenizer returns <unk>, and ours
-    # returns shorter tokens.
+    # Allow some lines to differ: if the .spm file has a token that vocab.json lacks, the other toolkit returns <unk>
+    # for it, whereas our tokenizer splits it into shorter tokens.
     adapter.check_tokenizer(tokenizer, lines, targets, allowed=LINES // 2)
     try:
         translator = Translator.of(model, tokenizer, recipe, torch.float32)
         return compare(translator, adapter, dict(enumerate(lines)), exact=True, show=False)[0]
     except (DataError, DivergedError) as error:
-        raise DataError(f"{recipe.name} and its import give different results: {error}") from None
+        raise DataError(f"the import of {recipe.name} could not be verified: {error}") from None
 
 
 def _random_lines(side: Tokenizer) -> list[str]:
@@ -140,6 +146,6 @@ def _random_lines(side: Tokenizer) -> list[str]:
     texts = side.decode([[i] for i in range(side.vocabulary_size)])
     known = [i for i, ids in enumerate(side.encode(texts)) if ids and UNK not in ids and not side.language(ids)]
     if not known:
-        raise DataError("the tokenizer does not fit the vocabulary: it splits every token into unknown ones")
+        raise DataError("the tokenizer does not fit the vocabulary: it encodes no token without <unk>")
     choices = torch.randint(len(known), (LINES, TOKENS), generator=torch.Generator().manual_seed(1)).tolist()
     return [normalize(line) for line in side.decode([[known[k] for k in row] for row in choices])]

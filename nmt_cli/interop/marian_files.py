@@ -2,7 +2,7 @@
 
 Such a directory contains vocabularies (.yml or .spm) and a model file (.npz or .bin), which also contains the options.
 The models of Firefox have the same format, with file names such as model.ende.intgemm.alphas.bin and vocab.ende.spm.
-Tensors first get their names in Hugging Face transformers, and then ours. For the options, see marian-dev,
+Tensors are first renamed as in Hugging Face transformers, and then as in our models. For the options, see marian-dev,
 src/models/transformer.h.
 """
 
@@ -148,7 +148,7 @@ def _file_names(paths: Any) -> list[str]:
 
 
 def parse_yaml(data: bytes, source: Path) -> Any:
-    """Return the mapping in YAML data, such as options or a vocabulary. Raise DataError if there is no mapping."""
+    """Return the mapping in YAML (options or a vocabulary). Raise DataError if it is too large or not a mapping."""
     if len(data) > MAX_YAML_BYTES:
         raise DataError(f"{source} is too large for YAML: {MAX_YAML_BYTES:,} bytes at most")
     try:
@@ -256,9 +256,9 @@ def read_vocabularies(directory: Path, files: list[Path], sizes: list[int]) -> t
     """Return both vocabularies in the order of our ids, and our SentencePiece models.
 
     A .spm file, which may be packed, is both a vocabulary and a SentencePiece model. If the vocabularies are .yml
-    files, the SentencePiece models are source.spm and target.spm. `sizes` lists the number of Marian's embeddings for
-    each vocabulary. Our token <pad> is added to each vocabulary, with this number as its id. A <pad> in Marian's
-    vocabulary is renamed and remains an ordinary token.
+    files, the SentencePiece models are source.spm and target.spm. For each vocabulary, `sizes` gives the number of
+    Marian's embeddings. This number becomes the id of our token <pad>, which is added to the vocabulary. A <pad> in
+    Marian's vocabulary is renamed and remains an ordinary token.
     """
     vocabularies = []
     for file, size in zip(files, sizes, strict=True):

@@ -31,7 +31,10 @@ def kind_of(path: Path) -> Kind | None:
 
 
 def _describe_or_warn(path: Path) -> StoredModel | None:
-    """Describe the model at a path. If it is damaged or does not name its languages, warn and return None."""
+    """Describe the model at a path. Return None if there is no model, or a parser.
+
+    If the model is damaged or does not name its languages, warn and return None.
+    """
     try:
         kind = kind_of(path)
         if not kind and (has_ctranslate2_model(path) or has_marian_binary(path)):
@@ -88,7 +91,7 @@ def named_and_found(paths: Sequence[Path]) -> tuple[tuple[Path, ...], tuple[Stor
 
 
 def _nmt_directory(path: Path) -> Path | None:
-    """Return the directory of a model that nmt trained or imported. `path` is that directory or a run directory."""
+    """Return the directory of a model trained or imported by nmt (`path` or `path`/model), or None if there is none."""
     for directory in (path, path / "model"):
         if directory.is_dir() and artefact.present(directory):
             kind = artefact.read_json(directory / artefact.MANIFEST).get("kind")
@@ -126,7 +129,7 @@ def _describe_firefox(path: Path) -> StoredModel | None:
 
 
 def _foreign(path: Path, kind: str, direction: Direction) -> StoredModel:
-    """Describe a model in another program's format, which is imported on first use, with 0 parameters for unknown."""
+    """Describe another program's model, which is imported on first use. Its parameter count is unknown, so pass 0."""
     files = [path] if path.is_file() else [file for file in path.rglob("*") if file.is_file()]
     return StoredModel(path, kind, (direction,), sum(file.stat().st_size for file in files), 0, partial(imported, path))
 

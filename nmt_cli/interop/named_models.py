@@ -16,7 +16,7 @@ PACKAGE = Path(__file__).parents[2]  # the directory that contains the package n
 
 
 def model_directories(models: Sequence[Path]) -> tuple[Path, ...]:
-    """Return the directories of the named models. If no model is named, use $NMT_MODEL and log its name.
+    """Return the directories of the models. Without `models`, use $NMT_MODEL, if set, and log it.
 
     A model of CTranslate2, Argos or Firefox is imported into the cache, and imported again only if its files change.
     OWNER/NAME is imported from the hub unless the directory OWNER exists, or OWNER is "runs" or "models".
@@ -55,7 +55,7 @@ def imported(model: Path) -> Path:
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(paths)}
     done = subprocess.run(command, stderr=subprocess.PIPE, env=environment, check=False)  # noqa: S603  # our own command
     lines = done.stderr.decode(errors="replace").strip().split("\n")
-    if done.returncode and not artefact.present(directory):  # otherwise, another process has imported it
+    if done.returncode and not artefact.present(directory):  # if present, another process imported it
         kinds = {kind.exit_code: kind for kind in NmtError.__subclasses__()}
         failure = lines[-1].partition(": error: ")[2] or f"the import of {model} failed with code {done.returncode}"
         raise kinds.get(done.returncode, DataError)(failure)

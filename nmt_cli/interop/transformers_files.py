@@ -75,7 +75,7 @@ def weight_files(directory: Path) -> list[Path]:
 
 
 def _read_config(directory: Path, weight_bytes: int) -> Any:
-    """Return the configuration. Raise DataError if our model lacks a feature, or if its sizes are implausible.
+    """Return the configuration. Raise DataError if it has a feature that our model lacks, or implausible sizes.
 
     transformers allocates tensors of these sizes, so implausible ones could exhaust memory.
     """

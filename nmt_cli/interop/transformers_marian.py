@@ -98,7 +98,7 @@ def sines_first(d_model: int) -> Tensor:
 
 
 def embedding_names(settings: schema.Model) -> dict[str, str]:
-    """Return the names of our matrices for "src", "tgt" and "output". A missing side shares the matrix of "tgt"."""
+    """Return the names of our matrices for "src", "tgt" and "output". Sides that are left out use that of "tgt"."""
     own = {"src": settings.source_vocabulary, "output": not settings.tied_output}
     return {"tgt": "embedding.weight", **{side: f"own_embeddings.{side}.weight" for side in own if own[side]}}
 

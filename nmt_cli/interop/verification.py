@@ -19,8 +19,8 @@ from nmt_cli.translation.translator import Translator
 # 3.3e-5. So one token in FEW may differ by FAR.
 TOLERANCE, FAR = 1e-4, 1e-3
 FEW = 1000
-# This fraction of the translations may differ, plus one translation. Rounding changes about one line in 8,000: one with
-# two hypotheses that are equally likely. A different kind of search changes many lines.
+# This fraction of the translations may differ, plus one translation. Rounding changes about one line in 8,000, where
+# two hypotheses are equally likely. A different kind of search changes many lines.
 MAX_DIFFERING = 0.02
 MAX_LISTED = 20  # differing lines shown to the user
 
@@ -28,8 +28,8 @@ MAX_LISTED = 20  # differing lines shown to the user
 def differences_of(ours: Iterable[list[float]], theirs: Iterable[list[float]]) -> list[float]:
     """Return the absolute differences of token log-probabilities, in nats, largest first.
 
-    Where our log-probability is below -1, its difference is relative to it. If any difference is NaN, return only one
-    NaN, because NaN cannot be sorted.
+    Where our log-probability is below -1, the difference is divided by its absolute value. If any difference is NaN,
+    return only one NaN, because NaN cannot be sorted.
     """
     both = [pair for rows in zip(ours, theirs, strict=True) for pair in zip(*rows, strict=True)]
     differences = [abs(p - q) / max(1.0, -p) for p, q in both]
@@ -46,8 +46,8 @@ def compare(
 ) -> tuple[str, list[TokenIds], list[TokenIds]]:
     """Translate lines in both toolkits, and return a report, our translations and theirs.
 
-    The keys of `lines` are their indexes in a file, from 0. If `exact` is true, raise DataError if rounding does not
-    explain the differences, and with `show`, print translations that differ. If the adapter has a `difference`, only
+    The keys of `lines` are their indexes in a file, from 0. With `exact`, print translations that differ if `show`
+    is true, and raise DataError if rounding does not explain the differences. If the adapter has a `difference`, only
     log-probabilities are compared, and our translations are returned as theirs.
     """
     decoding = translator.config.decoding

@@ -22,8 +22,8 @@ SPECIAL = {"<pad>": CONTROL, "<unk>": UNKNOWN, "</s>": CONTROL}  # our first thr
 def in_our_order(ids: ForeignIds, size: int, source: Path) -> ForeignIds:
     """Return a vocabulary of `size` ids in our order: our first three tokens, then the others sorted by id.
 
-    Ids without a token get a name. Raises DataError if one of our first three tokens is missing, if ids are not
-    distinct numbers below `size`, or if a token is so long that tokenizers would be slow.
+    Ids without a token get a token that begins with UNNAMED_PREFIX. Raises DataError if one of our first three tokens
+    is missing, if ids are not distinct numbers below `size`, or if a token is so long that tokenizers would be slow.
     """
     numbers = [number for number in ids.values() if type(number) is int and 0 <= number < size]
     if missing := [name for name in SPECIAL if name not in ids]:

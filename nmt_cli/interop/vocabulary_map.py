@@ -22,7 +22,8 @@ def read_vocabulary_map(file: Path, tokenizer: Tokenizer) -> Shortlist:
     """Return a shortlist for a model with this tokenizer.
 
     The shortlist assigns the target tokens of an n-gram to the first token of the n-gram, so it allows every token that
-    CTranslate2 allows. Tokens that the tokenizer lacks are left out. Raise DataError if none is left.
+    CTranslate2 allows. Tokens that the tokenizer lacks are left out. Raise DataError if none is left, or if the
+    file is too large or has a line without a tab.
     """
     if file.stat().st_size > MAX_BYTES:
         raise DataError(f"{file} is too large for a vocabulary map: {MAX_BYTES:,} bytes at most")

@@ -1,7 +1,8 @@
 """Compute labeled bracket precision, recall and F1 of linearized trees, as evalb does with COLLINS.prm.
 
 Words that are punctuation in the gold tree are removed before spans are compared, and so are brackets that contain
-only such words. Equal brackets on one span match one to one. Source: EVALB (Sekine and Collins 1997), COLLINS.prm.
+only such words. Brackets with the same label and span match one to one. Source: EVALB (Sekine and Collins 1997),
+COLLINS.prm.
 
 If a hypothesis is not a tree, or has a different number of words, all gold brackets count as missed. evalb skips such
 hypotheses. The linear form contains no words, so words are not compared.
@@ -31,7 +32,7 @@ class Brackets(NamedTuple):
     wrong_length: int = 0  # hypotheses that are trees with a different number of words
 
     def scores(self) -> tuple[float, float, float]:
-        """Return precision, recall and F1 in percent, and 0 for a ratio without a denominator."""
+        """Return precision, recall and F1 in percent. A ratio with the denominator 0 counts as 0."""
         precision = 100 * self.matched / (self.found or 1)
         recall = 100 * self.matched / (self.gold or 1)
         return precision, recall, 200 * self.matched / (self.found + self.gold or 1)

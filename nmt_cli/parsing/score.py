@@ -13,8 +13,11 @@ from nmt_cli.scoring.score_report import Report
 from nmt_cli.storage import artefact
 from nmt_cli.system.errors import DataError, UsageError
 
-COMPARE_WITH = "F1 by evalb with COLLINS.prm on the same trees; for section 23 of the WSJ, the paper's 91.3 (WSJ only) "
-COMPARE_WITH += "and 92.7. Output that is not a tree or has a different number of words misses all gold brackets"
+COMPARE_WITH = "F1 by evalb with COLLINS.prm on the same trees; for section 23 of the WSJ, 91.3 (WSJ only) and "
+COMPARE_WITH += (
+    "92.7 (semi-supervised) in 'Attention Is All You Need'. Output that is not a tree or has a different number of "
+    "words misses all gold brackets"
+)
 
 
 def wanted(options: ScoreOptions) -> bool:
@@ -42,7 +45,7 @@ def evaluate(options: ScoreOptions, hypotheses: Hypotheses = None) -> Report:
 
     def segment_details(i: int) -> dict[str, Any]:
         tree = None
-        with contextlib.suppress(ValueError):  # the words are unknown, or the hypothesis is not a tree over these words
+        with contextlib.suppress(ValueError):  # None if the words are unknown, or the hypothesis is no tree over them
             tree = bracketed(words[i].split(" ") if words[i] else [], lines[i].split())
         return {"brackets": compare(lines[i], gold[i])._asdict(), "tree": tree}
 
@@ -51,7 +54,7 @@ def evaluate(options: ScoreOptions, hypotheses: Hypotheses = None) -> Report:
 
 
 def _linearize(report: Report) -> None:
-    """Convert a bracketed reference to lines of labels, as `nmt prepare` does. Without a source, use its words."""
+    """Convert a bracketed reference to lines of labels, as `nmt prepare` does. The default source is its words."""
     report.language = "trees"
     gold = report.references[0]
     if "".join(report.hypotheses.lines).lstrip().startswith("("):

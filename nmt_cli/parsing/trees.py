@@ -1,9 +1,10 @@
-"""Read bracketed trees (Penn Treebank), write each as a line of labels for training, and convert labels back to trees.
+"""Convert bracketed trees (Penn Treebank) to words and labels for training, and labels back to trees.
 
-`( (S (NP-SBJ (PRP It)) (VP (VBZ works)) (. .)) )` becomes its words and `S NP PRP /NP VP VBZ /VP . /S` (Vinyals et al.
-2015), the form that "Attention Is All You Need" uses in section 6.3. Three things are removed: the outermost bracket,
-if it has no label or is TOP, ROOT or S1; function tags and indices (NP-SBJ-1, NP=2); and empty elements (-NONE-), with
-the phrases that contain nothing else. Words stay as they are, including -LRB-.
+`( (S (NP-SBJ (PRP It)) (VP (VBZ works)) (. .)) )` becomes the words `It works .` and the labels
+`S NP PRP /NP VP VBZ /VP . /S` (Vinyals et al. 2015), the form that "Attention Is All You Need" uses in section 6.3.
+Three things are removed: the outermost bracket, if it has no label or its label is TOP, ROOT or S1; function tags and
+indices (NP-SBJ-1, NP=2); and empty elements (-NONE-), with the phrases that contain nothing else. Words are kept as
+they are, even -LRB-.
 """
 
 import gzip
@@ -21,8 +22,8 @@ from nmt_cli.system.errors import DataError, UsageError
 
 Sentence = tuple[list[str], list[str]]  # (words, labels of the linear form)
 Phrase = tuple[str, int, int]  # (label, index of the first word, index after the last word)
-# Matches a bracket with a label and a word, a label before another bracket, a closing bracket, or anything else, which
-# is an error. A word may contain a no-break space.
+# Matches a complete bracket with its label and word, an opening bracket with its label before another bracket, a
+# closing bracket, or anything else, which is an error. A word may contain a no-break space.
 _PART = re.compile(r"\(([^\s()]*)(?:\s+([^\s()]+)\s*\)|(?=\s*\())|\)|\(?[^\s()]+|\(", re.ASCII)
 
 
@@ -30,7 +31,9 @@ def _label(written: str) -> str:
     """Return a label without function tags and indices. Labels such as -LRB- stay whole."""
     label = written if written[:1] in "-=" else re.sub("[-=].*", "", written)
     if label.startswith("/") or label != normalize(label):
-        raise ValueError(f"label {label!r} starts with a slash, which ends phrases, or cleaning would change it")
+        raise ValueError(
+            f"label {label!r} starts with a slash, which ends a phrase, or has characters that cleaning changes"
+        )
     return label
 
 
@@ -95,7 +98,10 @@ def spans(labels: list[str]) -> tuple[list[Phrase], list[str]]:
 
 
 def bracketed(words: list[str], labels: list[str]) -> str:
-    """Return a tree as one line of brackets under TOP, for evalb. Raise ValueError if it does not fit the words."""
+    """Return a tree as one line of brackets under TOP, for evalb.
+
+    Raise ValueError if the labels do not form a tree with as many words as `words`, or if `words` is empty.
+    """
     tags = len(spans(labels)[1])
     if not words or tags != len(words):
         raise ValueError(f"words in the tree: {tags}, in the sentence: {len(words)}")
@@ -111,7 +117,10 @@ def bracketed(words: list[str], labels: list[str]) -> str:
 
 
 def linearize(corpus: schema.Corpus, directory: Path) -> schema.Corpus:
-    """Convert a corpus of trees to text files of words and of labels. Return the corpus section with these files."""
+    """Convert the trees of a corpus to text files of words (source) and labels (target) in `directory`.
+
+    Return the corpus section with these files. Raise UsageError for settings that cannot be used with trees.
+    """
     if corpus.mix_src or corpus.general_src or corpus.hold_out:
         raise UsageError("corpus.mix_src, general_src and hold_out cannot be used with trees. Remove them")
     changes: dict[str, Any] = {"format": "text"}

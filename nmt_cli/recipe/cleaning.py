@@ -7,7 +7,7 @@ from pydantic import Field
 from nmt_cli.recipe.section import UNPUBLISHED, Section, Share
 
 
-class Cleaning(Section):  # repairs and filters of `prepare`, which always drops pairs that occur in dev or test
+class Cleaning(Section):  # repairs and filters of `prepare`; it also drops every pair that occurs in dev or test
     unescape: bool = Field(True, description="decode HTML entities once (&amp; -> &)")
     max_tokens: Annotated[int | None, UNPUBLISHED] = Field(
         250, ge=1, description="maximum length of either side in subwords; longer pairs are dropped"
@@ -18,7 +18,7 @@ class Cleaning(Section):  # repairs and filters of `prepare`, which always drops
     drop_copies: bool = Field(True, description="drop pairs whose source equals their target")
     drop_duplicates: bool = Field(True, description="drop repeated pairs; a file listed twice still counts twice")
     drop_near_twins: bool = Field(False, description="drop pairs with a side that nearly equals a held-out line")
-    check_script: bool = Field(True, description="drop pairs with a side mostly in a foreign script")
+    check_script: bool = Field(True, description="drop pairs with a side mostly in a script foreign to its language")
 
 
 class Filters(Section):  # more filters, all off by default; recipes/README.md shows their measured effect

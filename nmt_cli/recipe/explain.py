@@ -1,4 +1,4 @@
-"""Print recipes as text: as YAML with the meaning of each setting, or as the JSON schema of all settings."""
+"""Format recipes as text: as YAML with the meaning of each setting, or as the JSON schema of all settings."""
 
 import json
 from collections.abc import Iterator

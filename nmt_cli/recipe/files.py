@@ -12,9 +12,10 @@ HOME = next(directory for directory in Path(__file__).parents if (directory / "r
 
 
 def find(path: Path, beside: Path = Path()) -> Path:
-    """Return the file of a recipe: a path, relative to `beside` or the working directory, or the name of an own recipe.
+    """Return the path of a recipe file.
 
-    "toy", "toy.yaml" and "recipes/toy.yaml" name the same recipe of the package. Raise MissingError if none exists.
+    `path` is relative to `beside`, or else to the working directory, or else it names one of the package's recipes:
+    "toy", "toy.yaml" and "recipes/toy.yaml" name the same one. Raise MissingError if there is no such recipe.
     """
     own = (directory / name for directory in (HOME / "recipes", HOME) for name in (path, f"{path}.yaml"))
     for candidate in (beside / path, path, *own):
@@ -27,7 +28,7 @@ def find(path: Path, beside: Path = Path()) -> Path:
 
 
 def listed() -> Iterator[tuple[str, str]]:
-    """Yield the name and the description of each of the package's recipes. The description is the first line."""
+    """Yield the name and the description of each of the package's recipes. The description is the file's first line."""
     for path in sorted((HOME / "recipes").rglob("*.yaml"), key=lambda path: (len(path.parts), path)):
         first_line = path.read_text("utf-8").partition("\n")[0]
         yield path.relative_to(HOME / "recipes").with_suffix("").as_posix(), first_line.removeprefix("# ")

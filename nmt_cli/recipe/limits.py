@@ -1,7 +1,7 @@
 """Limits on the settings that translation reads.
 
-This module must not import pydantic, because the import takes longer than a translation. loading.py checks the other
-combinations of settings.
+This module must not import pydantic, because the import takes longer than a translation. loading.py checks the
+combinations of settings that `contradictions` does not.
 """
 
 from collections.abc import Iterator

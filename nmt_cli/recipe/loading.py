@@ -28,7 +28,7 @@ _NESTED = re.compile(r"\[\s*[\[{]")  # the start of a list of lists or mappings
 def merge(low: dict[str, Any], high: dict[str, Any]) -> dict[str, Any]:
     """Merge the settings of two dicts, sections recursively. `high` has priority.
 
-    Raise UsageError if `high` sets a key in a list of several sections.
+    A section in `high` changes the only entry of a list of sections. Raise UsageError if the list has several entries.
     """
     merged = dict(low)
     for key, value in high.items():
@@ -156,7 +156,7 @@ def _corpus_name(values: dict[str, Any]) -> Any:
 
 
 def _with_named(values: dict[str, Any]) -> dict[str, Any]:
-    """Return the settings of a recipe. Fill in the defaults of its named corpus."""
+    """Return the settings of a recipe, with the defaults of its named corpus filled in."""
     return merge({"corpus": NAMED_CORPORA.get(str(_corpus_name(values) or "toy-en-de"), {})}, values)
 
 
@@ -191,7 +191,7 @@ def _overridden(low: dict[str, Any], high: dict[str, Any]) -> dict[str, Any]:
 
 
 def from_plain(values: dict[str, Any], where: str, *, stored: bool = False) -> Recipe:
-    """Build a recipe from nested dicts. Raise UsageError for wrong values; its message begins with `where`.
+    """Build a recipe from nested dicts. Raise UsageError, with `where` before the message, if the recipe is invalid.
 
     If `stored` is true, ignore unknown settings.
     """
@@ -233,9 +233,9 @@ def _augment(corpus: Corpus) -> list[Augment]:
 
 
 def override(text: str) -> dict[str, Any]:
-    """Parse `key.key=value` into nested dicts. A value in brackets is a list. Its items may be in quotes.
+    """Parse `key.key=value` into nested dicts. A value in square brackets is a list, whose items may be in quotes.
 
-    A list of mappings or lists must be YAML. Raise UsageError if `text` is malformed.
+    If the items are themselves mappings or lists, the value must be YAML. Raise UsageError if `text` is malformed.
     """
     key, equals, value = text.partition("=")
     if not equals or not key.strip():
@@ -256,7 +256,8 @@ def load(path: Path, overrides: Iterable[str] = (), *, start: bool = True) -> Re
     """Load a recipe file, with its base, and apply `key.key=value` overrides.
 
     If the recipe sets training.init_from, the sizes, languages and tokenizer default to those of that model. If `start`
-    is false, do not read the model. Raise UsageError or MissingError if the recipe is invalid or missing.
+    is false, do not read the model. Raise UsageError if the recipe is invalid, MissingError if it, its base or the
+    model is missing, and DataError if the recipe of the model is invalid.
     """
     path = files.find(path)
     values = yaml_file.read_mapping(path)
@@ -282,9 +283,9 @@ def load(path: Path, overrides: Iterable[str] = (), *, start: bool = True) -> Re
 
 
 def with_languages(recipe: Recipe, manifest: dict[str, Any]) -> Recipe:
-    """Return the recipe. If it does not set the languages, take them from a corpus's manifest.
+    """Return the recipe. Take the languages that it does not set from `manifest`, the manifest of a corpus.
 
-    If it sets languages that differ from the manifest, drop its expected results.
+    If it sets a language that differs from the manifest, drop its expected results.
     """
     languages = {side: manifest[side] for side in {"src", "tgt"} - recipe.corpus.model_fields_set}
     corpus = recipe.corpus.model_copy(update=languages)
@@ -305,7 +306,8 @@ def _settings_of(model: Path) -> dict[str, Any]:
 def load_stored(path: Path) -> Recipe:
     """Load the recipe of a run or a model. Raise DataError if it is invalid.
 
-    Another version of nmt may have written unknown settings. Ignore them with a warning, but refuse them in `model`.
+    A recipe by another version of nmt may have settings that this version does not know. Ignore them with a warning,
+    but raise DataError if they are in the section `model`.
     """
     try:
         values = yaml_file.read_mapping(path)

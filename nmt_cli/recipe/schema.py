@@ -25,7 +25,7 @@ def within(limit: limits.Range, default: Any, description: str) -> Any:
 
 class Tokenizer(Section):  # the SentencePiece BPE model that both languages share
     vocabulary_size: int = Field(8000, ge=300, le=1_000_000, description="number of tokens for both languages together")
-    file: Annotated[str | None, MAY_CHANGE] = Field(None, description="existing model file to use instead of training")
+    file: Annotated[str | None, MAY_CHANGE] = Field(None, description="existing tokenizer file; null: train one")
     words: Annotated[bool, MAY_CHANGE] = Field(
         False, description="count the words of the source; decoding.spelling corrects typos with these counts"
     )
@@ -75,7 +75,7 @@ class Corpus(Section):  # the sources of the text and their processing; a named 
     hold_out: int = Field(
         0,
         ge=0,
-        description="pairs to hold out for each of dev and test without files; training uses neither of their sides",
+        description="pairs to hold out for dev or test if it has no files; training uses neither of their sides",
     )
     mix_src: Annotated[list[str], MAY_CHANGE] = Field([], description="files of general text to mix in, source side")
     mix_tgt: Annotated[list[str], MAY_CHANGE] = Field([], description="files of general text to mix in, target side")
@@ -132,11 +132,11 @@ class Corpus(Section):  # the sources of the text and their processing; a named 
         return list(dict.fromkeys([*self.target_tokens, *filter(None, tags)]))
 
     def of_source(self, index: int | None) -> "Corpus":
-        """Return this section with the languages, cleaning and filters of an entry of `sources`. None: unchanged."""
+        """Return this section with the settings of the entry of `sources` with this index, or unchanged for None."""
         return self if index is None else self.of(self.sources[index])
 
     def of(self, entry: TextSource | Synthetic | None) -> "Corpus":
-        """Return this section with the languages, cleaning and filters of an entry. None: unchanged."""
+        """Return this section with the languages, cleaning and filters that an entry sets, or unchanged for None."""
         if entry is None:
             return self
         names = "src", "tgt", "cleaning", "filters"
@@ -236,7 +236,7 @@ class Training(Section):  # section 5 of the paper
     )
     tokens_per_step: int = Field(25_000, ge=1, description="average tokens per step, on each side")
     micro_batches: Annotated[int, OPERATION] = Field(
-        8, ge=1, le=4096, description="parts of a step; one per process if there are more processes"
+        8, ge=1, le=4096, description="number of parts of a step; with more processes than that, one part per process"
     )
     warmup_steps: int = Field(4000, ge=1, description="steps of linear warm-up")
     rate_factor: float = Field(1.0, ge=0, description="factor on the paper's learning rate")
@@ -283,7 +283,7 @@ class Training(Section):  # section 5 of the paper
 class Averaging(Section):  # checkpoint averaging (section 6.1: the last 5 for base, 20 for big)
     last: int = Field(5, ge=1, description="checkpoints to average")
     best: bool = Field(False, description="use the checkpoint with the lowest dev loss instead of the last ones")
-    with_start: list[Share] = Field([], description="shares of init_from's weights to try; held-out BLEU decides")
+    with_start: list[Share] = Field([], description="shares of init_from's weights to mix in; best held-out BLEU wins")
 
 
 class Decoding(Section):  # search (section 6.1)
@@ -356,7 +356,8 @@ POLICIES = policies()
 def without(values: dict[str, Any], policy: Policy, prefix: str = "") -> dict[str, Any]:
     """Return a dumped recipe, or a section of it, without the settings to which `policy` applies.
 
-    `prefix` is the key of the section in the recipe, such as "training.", or "" for a recipe.
+    Sections without a remaining setting are left out, too. `prefix` is the key of the section in the recipe, such as
+    "training.", or "" for a recipe.
     """
     kept = dict[str, Any]()
     for name, value in values.items():

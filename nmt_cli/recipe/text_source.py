@@ -27,12 +27,12 @@ class Augment(Section):  # random changes to the training text, different in eac
         return any(self.model_dump().values())
 
 
-class TextSource(Section):  # parallel text: files, which may be compressed, or one split of a named corpus
+class TextSource(Section):  # parallel text: files, which may be compressed, or one split of `corpus`
     files: list[str] = Field([], description="one file, or a source and a target file of plain text")
     corpus: str | None = Field(None, description="a named corpus or hub:owner/name, in place of files")
     config: str | None = Field(None, description="configuration of a hub data set, such as de-en")
     format: BitextFormat | None = Field(None, description="format of the files; null: by their suffix")
-    split: Literal["train", "dev", "test"] = Field("train", description="use of the text, and the split of `corpus`")
+    split: Literal["train", "dev", "test"] = Field("train", description="use of the text; also the split of `corpus`")
     src: str | None = Field(None, description="source language code; null: that of the named corpus, or corpus.src")
     tgt: str | None = Field(None, description="target language code; null: that of the named corpus, or corpus.tgt")
     columns: list[str] = Field(

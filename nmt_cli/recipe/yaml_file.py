@@ -74,9 +74,9 @@ def _parse(data: bytes, max_values: int) -> Any:
 
 
 def parse_mapping(data: bytes, where: object, max_values: int = MAX_VALUES) -> dict[str, Any]:
-    """Parse YAML that is a mapping. Return {} if it is empty. Raise UsageError if it is invalid or anything else.
+    """Parse YAML. Return {} if it is empty. Raise UsageError if it is invalid or is not a mapping.
 
-    `where` names the source in the error message.
+    `where` names the source of the YAML at the start of the error message.
     """
     try:
         values = _parse(data, max_values) or {}
@@ -98,7 +98,7 @@ def read_bytes(path: Path) -> bytes:
 
 
 def read_mapping(path: Path) -> dict[str, Any]:
-    """Return the mapping in a recipe file, or {} if the file is empty. Raise UsageError for anything else."""
+    """Return the mapping in a recipe file, or {} if it is empty. Raise UsageError if it is invalid or too large."""
     return parse_mapping(read_bytes(path), path)
 
 

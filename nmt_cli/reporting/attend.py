@@ -38,8 +38,9 @@ def attend(
 ) -> int:
     """Write one page for all texts, and print a map of one head for each text. Return the exit status.
 
-    The page first shows `layer` and `head`, both counted from 1. The defaults are the last layer, and the head of this
-    layer with the most concentrated weights for the first text. Without `translation`, the model translates the texts.
+    The map, and the page when it opens, show the attention `role` (a key of ROLES) in `layer` and `head`, both counted
+    from 1. The defaults are the last layer, and the head of this layer with the most concentrated weights for the first
+    text. Without `translation`, the model translates the texts.
     """
     if translation is not None and len(texts) != 1:
         raise UsageError("--translation needs exactly one text")
@@ -81,7 +82,7 @@ def attend(
 def _sentences(
     loaded: LoadedModel, texts: Sequence[str], translation: str | None
 ) -> tuple[list[dict[str, Any]], list[dict[str, Tensor]]]:
-    """Return, for each text, its data for the page and its weights by role (layers x heads x rows x columns)."""
+    """Return two lists: each text's data for the page, and its weights by role (layers x heads x rows x columns)."""
     tokenizer, model, settings = Tokenizer(loaded.tokenizer_file), loaded.model, loaded.recipe.model
     translator = Translator.of(model, tokenizer, loaded.recipe, next(model.parameters()).dtype)
     texts = [translator.with_target(text) for text in texts]
@@ -136,7 +137,7 @@ def _positions(model: Transformer) -> list[dict[str, Any]]:
 
 
 def terminal_map(rows: Sequence[str], columns: Sequence[str], weights: Tensor, width: int) -> list[str]:
-    """Return the lines of a map of one head. Each weight takes two, one or no characters, as `width` permits."""
+    """Return the lines of a map of one head. Each weight takes 2, 1 or 0 characters, so that lines fit `width`."""
     left = min(14, max(map(cell_len, rows)) + 1)
     room = width - left - len(" →  0.00") - max(map(cell_len, columns))
     cell = max(0, min(2, room // len(columns)))

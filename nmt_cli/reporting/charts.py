@@ -5,12 +5,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-SIZE = {"width": 480, "height": 240, "left": 52, "right": 468, "top": 10, "bottom": 214}  # size and plot area
+# In SVG units: the size of a chart, and the edges of its plot area.
+SIZE = {"width": 480, "height": 240, "left": 52, "right": 468, "top": 10, "bottom": 214}
 
 
 @dataclass(frozen=True)
 class Line:
-    """A line of a chart: its (x, value) points in order. Lines of the same run share a color."""
+    """A line of a chart: its (x, value) points by ascending x. `color` is an index into the six colors of style.css."""
 
     name: str
     points: Sequence[tuple[float, float]]
@@ -19,7 +20,7 @@ class Line:
 
 
 def ticks(low: float, high: float) -> list[float]:
-    """Return about five round numbers from low to high."""
+    """Return two to six evenly spaced round numbers from low to high."""
     rough = (high - low) / 5
     unit = 10 ** math.floor(math.log10(rough))
     step = next(unit * factor for factor in (1, 2, 5, 10) if unit * factor >= rough * 0.999)
@@ -27,7 +28,7 @@ def ticks(low: float, high: float) -> list[float]:
 
 
 def log_ticks(low: float, high: float) -> list[float]:
-    """Return round numbers for a logarithmic axis: 1, 2, 5, 10, ... If fewer than three fit, use even steps."""
+    """Return round numbers for a logarithmic axis: 1, 2, 5, 10, ... If fewer than three fit, return `ticks`."""
     decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
     steps = [f * 10.0**d for d in decades for f in (1, 2, 5) if low * 0.999 <= f * 10.0**d <= high * 1.001]
     return steps if len(steps) > 2 else ticks(low, high)
@@ -36,7 +37,11 @@ def log_ticks(low: float, high: float) -> list[float]:
 def line_chart(
     title: str, lines: Sequence[Line], marks: Sequence[float] = (), log: bool = False
 ) -> dict[str, Any] | None:
-    """Return the layout of a chart, or None if no line has a point. `marks` are the x values of vertical lines."""
+    """Return the layout of a chart, or None if no line has a point.
+
+    `marks` are the x values of vertical marks. If `log` is true, the vertical axis is logarithmic, and values that are
+    not positive are drawn at the lowest positive value.
+    """
     lines = [line for line in lines if line.points]
     if not lines:
         return None
@@ -62,7 +67,8 @@ def line_chart(
 
     curves = []
     for line in lines:
-        # More than 400 points cannot be distinguished. Repeat the last point, so that a single point shows as a dot.
+        # The plot is only 416 units wide, so draw about 400 points at most. Repeat the last point, so that a line with
+        # a single point shows as a dot.
         points = [*line.points[: -1 : math.ceil(len(line.points) / 400)], line.points[-1], line.points[-1]]
         path = " ".join(f"{x(step)},{y(value)}" for step, value in points)
         style = f"s{line.color % 6}{' dashed' * line.dashed}"  # style.css has six colors

@@ -23,7 +23,9 @@ WRONG = "wrong"  # the score is meaningless
 COSTLY = "costly"  # the score is lower than necessary
 MIN_STEPS = 100
 MIN_TOKENS_PER_STEP = 1000
-STEEP = 0.1  # nats of dev loss in the last fifth of the steps; about 0.9 BLEU in Table 3 of "Attention Is All You Need"
+# A large change of the dev loss in the last fifth of the steps, in nats. In Table 3 of "Attention Is All You Need",
+# this difference corresponds to about 0.9 BLEU.
+STEEP = 0.1
 LOOK = "look at them with nmt score --details; the usual causes are too little training and unclean data"
 STABILIZE = "use a lower training.rate_factor, more training.warmup_steps, training.precision=fp32 or model.norm=pre"
 MORE_STEPS = "raise training.steps and run nmt train again: it continues the run"
@@ -37,13 +39,13 @@ class Finding:
 
     severity: str
     what: str
-    where: Path
-    do: str
+    where: Path  # the file or directory that shows the problem
+    do: str  # the remedy
 
 
 @dataclass(frozen=True)
 class Evidence:
-    """A run, its last step and its translations. `bleu` is None if lines lack references or the targets are trees."""
+    """A run, its last step and its translations. `bleu` is None for trees, and if not every line has a reference."""
 
     run: RunFiles
     step: int
@@ -96,7 +98,7 @@ def _training(r: Evidence) -> Iterator[Finding]:
     averaged = (r.run.model or {}).get("steps", [])
     log = directory / "metrics.jsonl"
     last = r.run.settings.averaging.last
-    row_of_table_3 = last == 1 and r.run.settings.expect.paper_dev_bleu  # Table 3 of the paper has no averaging
+    row_of_table_3 = last == 1 and r.run.settings.expect.paper_dev_bleu  # not averaged in the paper
     intended = row_of_table_3 or r.run.settings.averaging.best
     if averaged and not intended and (len(averaged) < max(2, last) or averaged[-1] < 0.9 * r.step):
         checkpoints = counted(len(averaged), "checkpoint")

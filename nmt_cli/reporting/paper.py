@@ -24,13 +24,16 @@ def _differences(published: Recipe, settings: Recipe) -> list[str]:
 
 
 def table_3(settings: Recipe) -> Recipe | None:
-    """Return the first recipe of Table 3 whose reported model and training settings are the same, or None."""
+    """Return the first recipe of Table 3 with the same model and training settings, or None.
+
+    Settings that the paper does not report may differ.
+    """
     rows = (_published(name) for name, _ in files.listed() if name.startswith("table3/"))
     kinds = "model.", "training."
     return next((row for row in rows if not any(c.startswith(kinds) for c in _differences(row, settings))), None)
 
 
 def departures(settings: Recipe) -> tuple[str, list[str]]:
-    """Return the model of the paper, base or big, from which fewer settings differ, and these settings."""
+    """Return "base" or "big", whichever model of the paper is closer, and the differences between it and `settings`."""
     differences = {name: _differences(_published(name), settings) for name in ("base", "big")}
     return min(differences.items(), key=lambda pair: len(pair[1]))

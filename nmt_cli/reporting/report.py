@@ -26,8 +26,9 @@ def report(
 ) -> Path:
     """Write the report of a run, compared with the runs in `compare`, as an HTML file. Return the path of the file.
 
-    Each run uses the corpus in `data` that it was trained on, or else its corpus at the default path. Raise DataError
-    if `data` is given without the corpus of the first run.
+    By default, `out` is report.html in the run. Each run uses the corpus in `data` that it was trained on, or else its
+    corpus at the default path. Raise DataError if `data` is given without the corpus of the first run. If `score_trees`
+    is None, runs on trees have no scores.
     """
     opened = [read_run(run, _own(run, data) or next(iter(data), None))]
     opened += [read_run(directory, _own(directory, data)) for directory in compare]
@@ -62,7 +63,7 @@ def _own(run: Path, data: Sequence[Path]) -> Path | None:
 
 
 def _compared(files: RunFiles, first: schema.Recipe, score_trees: Scorer | None) -> dict[str, Any]:
-    """Return the values of a run for the page, such as scores, and differences from `first`, the first run's recipe."""
+    """Return the page's values for a run, such as its scores. Compare its recipe with `first`, the first run's."""
     settings = files.settings
     corpus = files.corpus
     hypotheses = files.translations("test")

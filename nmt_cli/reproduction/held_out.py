@@ -10,10 +10,10 @@ from nmt_cli.translation.translator import Translator
 
 
 def translate_held_out(run: RunFiles, model: Path) -> dict[str, list[str]]:
-    """Return the translations of each held-out split by `model`.
+    """Return a dict from each held-out split to its translations by `model`.
 
-    They are stored in the run's directory, and read from there if they are by the same model with the same settings.
-    Raise MissingError if the run has no model.
+    If the run's directory has translations by the same model with the same decoding settings, read them. Otherwise,
+    translate and store them there. Raise MissingError if the run has no model or its corpus was not found.
     """
     if run.model is None or run.corpus is None:
         raise MissingError(f"{run.directory} has no model yet: it has no checkpoints to average. Train longer")

@@ -25,8 +25,9 @@ BASELINE_SUFFIX = "-without"  # ends the names of the run and the corpus without
 def reproduce(
     settings: schema.Recipe, text: schema.Corpus, data: Path, run: Path, options: PrepareOptions, score: Scorer
 ) -> int:
-    """Run a recipe from the raw `text` to its scores, and return the exit code.
+    """Run a recipe from raw text to scores, and return the exit code.
 
+    `text` is the corpus section to prepare. It differs from `settings.corpus` if the corpus consists of trees.
     Under `accelerate launch`, every process trains, and the first process runs the other stages. If the recipe has
     synthetic text, run it again without this text, and print a table that compares the models.
     """
@@ -71,7 +72,7 @@ def run_stages(
 
 
 def without_synthetic(settings: schema.Recipe, data: Path) -> schema.Recipe:
-    """Return the recipe that trains on the real pairs alone, with the same tokenizer."""
+    """Return a recipe that trains on the real pairs alone, with the tokenizer of the corpus in `data`."""
     tokenizer = settings.corpus.tokenizer.model_copy(update={"file": str(data / "tokenizer.model")})
     corpus = settings.corpus.model_copy(update={"synthetic": [], "real_pairs": True, "tokenizer": tokenizer})
     training = settings.training.model_copy(update={"teacher": None})

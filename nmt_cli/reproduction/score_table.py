@@ -41,7 +41,7 @@ def show_scores(run: RunFiles, hypotheses: dict[str, list[str]], score: Scorer) 
             name = by_system[0].name
             expected = _expected(run, split, by_system[0].metric)
             rows.append([f"{split} {name}", expected, *(each.shown() for each in by_system)])
-            if split != "general":  # test follows dev, so the counts of test replace those of dev
+            if split != "general":  # test comes after dev, so its signature and counts replace those of dev
                 signatures[name] = f"{by_system[-1].signature} {by_system[-1].verbose}"
         for by_pair in zip(*(report.pairs for report in reports), strict=True):
             for scores_of_pair in zip(*(each.scores for each in by_pair), strict=True):
@@ -78,7 +78,7 @@ def _perplexity_row(run: RunFiles, blanks: int) -> list[str]:
 
 
 def _warn_of_low_scores(run: RunFiles, split: str, scores: Sequence[Sequence[Score]]) -> None:
-    """Warn if fine-tuning lowered the first metric, and if test BLEU is below the expected range."""
+    """Warn if fine-tuning lowered the first metric, and if the first metric on test is below `expect.bleu`."""
     before, after = scores[0][0], scores[-1][0]
     if after.score < before.score:
         fell = f"{split} {after.name} fell from {before.score:.2f} to {after.score:.2f}"

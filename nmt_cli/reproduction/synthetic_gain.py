@@ -18,7 +18,7 @@ REPEATS = 3
 
 @dataclass(frozen=True)
 class _Candidate:
-    """A column of the table. `run` has the directory and the decoding settings of the model's translations."""
+    """A column of the table. `run` gives the directory of the model's translations and their decoding settings."""
 
     name: str
     run: RunFiles
@@ -26,13 +26,16 @@ class _Candidate:
 
 
 def compare_models(run: RunFiles, baseline: RunFiles, score: Scorer) -> None:
-    """Print the scores, sizes and speeds of both runs' models, and of the teacher if there is one."""
+    """Print the scores, sizes and speeds of both runs' models and, if the text was distilled, of the teacher.
+
+    Leave out the teacher if the test set has several language pairs. Print no table if there is no test set.
+    """
     assert run.corpus
     candidates = [_Candidate("with", run, run.directory / "model")]
     candidates.append(_Candidate("without", baseline, baseline.directory / "model"))
     synthetic = run.settings.corpus.synthetic[0]
     one_pair = not run.corpus.lines_by_pair("test")
-    if synthetic.side == "src" and one_pair:  # the model that made the text is a teacher
+    if synthetic.side == "src" and one_pair:  # distilled text, so the model that made it is a teacher
         candidates.insert(0, _teacher(run, Path(str(synthetic.model))))
     sources = run.corpus.lines("test")[0]
     beam = run.settings.decoding.beam

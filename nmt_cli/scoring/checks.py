@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 from nmt_cli.scoring.score_report import Report
 
-# Matches what is rare in detokenized text: a space before a full stop or comma, Moses' entities, BPE or SentencePiece
-# marks.
+# Signs of tokenization, which are rare in other text: a space before a full stop or comma, Moses' entities, and the
+# marks of BPE and SentencePiece.
 TOKENIZED = re.compile(r" [.,](?:\s|$)|&(?:quot|apos|amp|#\d+);|@@ |@-@|▁")
 CHINESE_OR_JAPANESE = re.compile("[\u3040-\u30ff\u4e00-\u9fff]")
 FILTERED_NEWSTEST2014 = 2737  # lines
@@ -27,7 +27,7 @@ def hypothesis_warnings(report: Report) -> Iterator[str]:
 
 
 def reference_warnings(report: Report) -> Iterator[str]:
-    """Yield warnings about empty references, and text not in NFC, which lower the score. The score is not corrected."""
+    """Yield warnings about empty references and about text that is not in NFC. Both lower the score."""
     for text in report.references:
         pairs = zip(text.lines, report.hypotheses.lines, strict=True)
         if empty := sum(bool(line.strip()) > bool(reference.strip()) for reference, line in pairs):

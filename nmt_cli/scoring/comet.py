@@ -61,8 +61,9 @@ def run_comet(
 ) -> Comet:
     """Score the translations of all systems with COMET, in another process, and return the metric.
 
-    `python` is either a Python, with a name such as python3.11, that can run the module comet.cli.score, or another
-    program that takes the options of this module.
+    `python` is a Python (with a name such as python3.11) that can run the module comet.cli.score, or a program that
+    takes the options of this module. Raise UsageError if an input is missing, MissingError if `python` cannot be run,
+    and DataError if COMET fails.
     """
     if python is None:
         raise UsageError(f"--metric comet needs --comet-python, a Python with unbabel-comet. {INSTALL}")

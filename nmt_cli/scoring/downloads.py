@@ -13,7 +13,10 @@ SENTENCEPIECE_TOKENIZERS = ("flores200", "flores101", "spBLEU-1K")
 
 
 def fetch(get: Callable[[], T], name: str, advice: str) -> T:
-    """Return the result of `get`, which may download files. Raise DownloadError if it fails."""
+    """Return the result of `get`, which may download files. Raise DownloadError if it fails.
+
+    The error message contains `name`, the name of the files, and `advice`, a way to do without them.
+    """
     logging.getLogger("sacrebleu").setLevel(logging.CRITICAL)
     socket.setdefaulttimeout(60)  # otherwise, sacreBLEU would wait forever
     try:
@@ -42,4 +45,4 @@ def fetch_tokenizer(tokenize: str) -> None:
     try:
         module.TokenizerSPM(tokenize)
     except (OSError, RuntimeError):
-        raise DownloadError(f"{file} is damaged. Remove it and run the command again to download it anew") from None
+        raise DownloadError(f"{file} is damaged. Remove it, and run the command again to download it") from None

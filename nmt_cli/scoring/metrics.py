@@ -15,7 +15,7 @@ from nmt_cli.scoring.published import comparable
 from nmt_cli.scoring.significance import compare, interval
 from nmt_cli.system.errors import DataError, UsageError
 
-# The name of each metric: in --metric -> in results.
+# The names of the metrics: the value of --metric -> the name in results.
 METRICS = {"bleu": "BLEU", "chrf": "chrF2", "chrf++": "chrF2++", "ter": "TER"}
 METRICS |= {"paper-bleu": "paper-BLEU", "paper-bleu-quotes": "paper-BLEU-quotes", "comet": "COMET"}
 
@@ -45,7 +45,9 @@ def score_lines(
 ) -> tuple[Score, dict[str, Any] | None]:  # fmt: skip
     """Return the score of raw lines, and the comparison with the baseline, if there is one.
 
-    Raise DataError if there are no lines, or if the numbers of lines differ.
+    `references` has one list of lines per reference. Raise DataError if there are no lines, or if the numbers of lines
+    differ. Raise UsageError if `tokenize` needs a package that is not installed, or if the paper's BLEU
+    does not support `language`.
     """
     # If the numbers of lines differed, sacreBLEU would silently ignore the last lines of the longer side.
     if not hypotheses or any(len(lines) != len(hypotheses) for lines in references):

@@ -152,7 +152,7 @@ def _tokenized(corpus: Path) -> bool:
 
 
 def _near_duplicates(corpus: Path, split: str) -> NearDuplicates | None:
-    """Return the near-duplicates that `nmt prepare` found, or None if it did not look for any in this split."""
+    """Return the near-duplicates that `nmt prepare` found, or None if it did not look for them in this split."""
     found = artefact.read_json(corpus / "cleaning.json").get("twins") if (corpus / "cleaning.json").is_file() else None
     if not found or split not in found:
         return None
@@ -197,7 +197,7 @@ def read_inputs(
 
 
 def evaluate(options: ScoreOptions, hypotheses: Hypotheses = None) -> Report:
-    """Score the hypotheses, by default from the file that the options name, and return the report."""
+    """Score the hypotheses, by default those that `options.hypothesis` names, and return the report."""
     if options.robust and (not callable(hypotheses) or options.hypothesis):
         raise UsageError("--robust translates the source itself. Pass --model DIR, and no hypotheses")
     report = read_inputs(options, hypotheses)
@@ -285,7 +285,7 @@ def _count_terms(terms: Terms, sources: list[str], hypotheses: list[str]) -> Ter
 
 
 def finish(report: Report, options: ScoreOptions, details: Callable[[int], dict[str, Any]] = lambda _: {}) -> None:
-    """Add counts, warnings, the gate's result and, if an option needs them, segments to a report that has scores.
+    """Complete a report that has scores: add counts, warnings, gate failures and, if an option needs them, segments.
 
     With --segments, write the segments to that file. `details(i)` returns more JSON fields for segment i.
     """
@@ -326,7 +326,7 @@ def _scored_segments(report: Report, details: Callable[[int], dict[str, Any]]) -
 
 
 def print_report(report: Report, format: str) -> int:
-    """Print the report to stdout, warnings and failures to stderr. Return 1 if the gate fails, else 0."""
+    """Print the report to stdout, and warnings and failures to stderr. Return 1 if the gate fails, else 0."""
     if sys.stdout is None:
         raise OutputError("standard output is closed, so the score cannot be printed. Redirect it to a file")
     output = {"json": report.json, "markdown": report.markdown}.get(format, report.text)()

@@ -40,11 +40,11 @@ class ScoredSegment:
     source: str | None
     baseline: str | None
     baseline_chrf: float | None
-    details: dict[str, Any]  # COMET's score, and counts of the brackets of parse trees
+    details: dict[str, Any]  # COMET's score, or counts of the brackets of parse trees
 
     @property
     def gain(self) -> float:
-        """The chrF2 of the hypothesis minus the chrF2 of the baseline."""
+        """The chrF2 of the hypothesis minus that of the baseline. Without a baseline, the former alone."""
         return self.chrf - (self.baseline_chrf or 0)
 
     def heading(self) -> str:
@@ -124,7 +124,7 @@ class Report:
     terms: TermCounts | None = None
     tokenized: bool = False  # the prepared corpus is tokenized, so BLEU counts its tokens
     warnings: list[str] = field(default_factory=list)
-    gated: bool
+    gated: bool  # whether --fail-under or --fail-if-worse is given
     failures: list[str] = field(default_factory=list)  # reasons for the gate to fail
     details: bool  # whether to report BLEU by length, and the best and worst segments
     intervals: bool
@@ -175,7 +175,10 @@ class Report:
         return rows
 
     def bleu_by_near_duplicates(self) -> dict[str, tuple[int, Score]]:
-        """Return count and BLEU of lines "with" and "without" near-duplicates in training; {} without --details."""
+        """Map "with" and "without" to the count and BLEU of the lines with and without near-duplicates in training.
+
+        Leave out a group without lines. Return {} without --details, or if no line has near-duplicates.
+        """
         near = set(self.near_duplicates.counts["near_lines"]) if self.near_duplicates and self.details else set()
         parts = {
             "with": [segment for segment in self.segments if segment.line in near],

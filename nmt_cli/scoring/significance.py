@@ -15,7 +15,8 @@ def interval(scorer: Any, stats: list[Any]) -> tuple[float, float]:
     """Return the mean of bootstrap scores and half the width of their 95% interval, like `sacrebleu --confidence`.
 
     `stats` holds the counts of each line. `scorer`, a sacreBLEU metric, turns their sums into a score. After the call,
-    the signature of `scorer` includes the number of samples and the seed.
+    the signature of `scorer` includes the number of samples and the seed. Raise UsageError if SACREBLEU_SEED is
+    invalid.
     """
     seed = os.environ.get("SACREBLEU_SEED", "12345").lower()
     if seed != "none" and not seed.isdecimal():
@@ -33,7 +34,10 @@ def interval(scorer: Any, stats: list[Any]) -> tuple[float, float]:
 
 
 def compare(metric: str, name: str, scorer: Any, baseline: list[str], hypotheses: list[str]) -> dict[str, Any]:
-    """Return the JSON fields of sacreBLEU's paired bootstrap (bs) and approximate randomization (ar) tests."""
+    """Compare hypotheses with a baseline. Return the JSON fields of sacreBLEU's tests.
+
+    The tests are paired bootstrap (bs) and approximate randomization (ar). `metric` and `name` are as in `Score`.
+    """
     row: dict[str, Any] = {"metric": metric, "name": name}
     systems = [("baseline", baseline), ("this", hypotheses)]
     test = cast(Any, PairedTest)

@@ -71,7 +71,7 @@ ROUTES: list[BaseRoute] = [
 
 
 def create_app(service: Service, access: Access = ANY_HOST) -> Starlette:
-    """Return the application. `access` decides for which host names and from which web pages it accepts requests."""
+    """Return the application. It accepts only requests for host names and from web pages that `access` allows."""
     middleware = [Middleware(RequestLog, service=service), Middleware(AccessCheck, service=service, access=access)]
     if access.origins:
         cors = Middleware(
@@ -106,7 +106,7 @@ async def _refusal(request: Request, error: Refusal) -> Response:
 
 
 async def _disconnected(request: Request, error: ClientDisconnect) -> Response:
-    return Response(status_code=CLIENT_CLOSED_REQUEST)  # for the log, because the client is gone
+    return Response(status_code=CLIENT_CLOSED_REQUEST)  # the client is gone, so only the log shows this status
 
 
 async def _failure(request: Request, error: Exception) -> Response:
@@ -126,14 +126,14 @@ class AccessCheck:
         if scope["type"] == "http":
             refusal = self.access.refusal(scope["method"], Headers(scope=scope), self.service.needs_keys)
         if refusal:
-            response = _error(Request(scope), *refusal, {"Connection": "close"})  # the body has not been read
+            response = _error(Request(scope), *refusal, {"Connection": "close"})  # its body is not read
             await response(scope, receive, send)
         else:
             await self.app(scope, receive, send)
 
 
 class RequestLog:
-    """Middleware that counts each request, logs a line for it without its texts, and adds ROUTE_HEADER."""
+    """Middleware that counts and logs each request, without its texts. It adds ROUTE_HEADER to translations."""
 
     def __init__(self, app: ASGIApp, service: Service) -> None:
         self.app = app

@@ -32,7 +32,7 @@ GRACE_SECONDS = 1  # a connection that has waited this long for its client may b
 DEFAULT_CONNECTIONS = 512
 SPARE_FILES = 32  # file descriptors for everything but connections
 BACKLOG = 128
-RETRY_SECONDS = 1  # pause after the system had no file descriptor or memory for a connection
+RETRY_SECONDS = 1  # pause before accepting connections again if the system lacked file descriptors or memory
 WARN_SECONDS = 60  # minimum time between two warnings
 
 
@@ -63,9 +63,9 @@ class StopParsing(Exception):
 class Protocol(HttpToolsProtocol):
     """uvicorn's HTTP protocol with limits on headers, pipelined requests and slow clients."""
 
-    _discarding = False  # ignore further data
+    _discarding = False  # whether further data are ignored
     _refused = False  # an error response was sent, and the connection is about to be closed
-    _head_bytes = 0  # bytes of this request, without its body; after a refusal, any further bytes count
+    _head_bytes = 0  # bytes of this request, without its body; after a refusal, all bytes that arrive are added
     _in_head = False
     _refusal: tuple[int, str] | None = None  # status and message of the error response; None: the default
     waiting_since = 0.0  # when the connection last began to wait for its client
@@ -194,7 +194,10 @@ class Protocol(HttpToolsProtocol):
             self.transport.close()
 
     def _watch_reader(self, unread_before: int | None = None) -> None:
-        """Close the connection if the client reads less than WRITE_BYTES of its response in WRITE_SECONDS."""
+        """Close the connection if the client reads less than WRITE_BYTES of its response in WRITE_SECONDS.
+
+        `unread_before` is the number of unread bytes WRITE_SECONDS ago, or None if the watch begins now.
+        """
         unread = self.transport.get_write_buffer_size()
         if unread_before is not None and unread > unread_before - WRITE_BYTES:
             self.transport.abort()

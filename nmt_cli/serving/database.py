@@ -15,8 +15,8 @@ from nmt_cli.serving.sqlite_connection import SqliteConnection
 from nmt_cli.system.errors import DataError
 
 URL_SCHEMES = "postgresql:", "postgres:"
-# Each entry upgrades the schema by one version. Never change a released entry; append a new one. The connection's
-# `types` replace the names in braces.
+# Each entry upgrades the schema by one version. Never change a released entry; append a new one. The
+# connection's `types` give the SQL for the names in braces.
 MIGRATIONS = (
     """
     CREATE TABLE keys (
@@ -68,7 +68,7 @@ class Connection(Protocol):
         """Execute a statement. Return the selected rows."""
         ...
 
-    def begin(self, *, durable: bool, part: int) -> None: ...
+    def begin(self, *, durable: bool, part: int) -> None: ...  # see `Database.transaction`
 
     def commit(self) -> None: ...
 
@@ -81,7 +81,7 @@ class Connection(Protocol):
     def set_version(self, version: int) -> None: ...
 
     def errors(self) -> contextlib.AbstractContextManager[None]:
-        """Convert temporary errors, such as a lock of another process, to BusyError, and others to StorageError."""
+        """Convert temporary errors, such as another process's lock, to BusyError, and others to StorageError."""
         ...
 
     def close(self) -> None: ...

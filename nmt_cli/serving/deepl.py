@@ -67,7 +67,10 @@ async def translate(request: Request) -> JSONResponse:
 
 
 async def _terms(service: Service, fields: Fields, source: str, target: str) -> Terms | None:
-    """Return the terms of the glossary that a request names, or None if it names none."""
+    """Return the terms of the glossary that a request names for these languages, or None if it names no glossary.
+
+    Raise Refusal (400) if it has glossary_ids, or glossary_id without source_lang.
+    """
     if fields.has("glossary_ids"):
         raise Refusal(400, "Invalid request: glossary_ids is not supported. Pass one glossary as glossary_id")
     glossary_id = fields.text("glossary_id", default="")
@@ -80,7 +83,10 @@ async def _terms(service: Service, fields: Fields, source: str, target: str) -> 
 
 
 def _names(fields: Fields, name: str, limit: int) -> tuple[str, ...]:
-    """Return the names in a field, which are a list or separated by commas. A missing field has none."""
+    """Return the names in a field, which has up to `limit` texts, each with names separated by commas.
+
+    Return () if the field is missing.
+    """
     if not fields.has(name):
         return ()
     texts, _ = fields.texts(name, limit)
@@ -102,9 +108,9 @@ async def languages(request: Request) -> JSONResponse:
 
 
 async def usage(request: Request) -> JSONResponse:
-    """Return today's character count of the API key, and the key's limit.
+    """Return today's character count of the API key and the key's daily limit, or UNLIMITED if it has none.
 
-    If the request has no key from the database, return the server's count since it started.
+    If the request has no key from the database, return the server's count since it started, and UNLIMITED.
     """
     service, _ = await _open(request)
     key = service.key_of(request)

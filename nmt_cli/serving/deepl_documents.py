@@ -21,7 +21,7 @@ MAX_RUNNING = 2  # maximum documents that are translated at the same time
 MAX_KEPT = 100  # maximum documents, including translated ones
 MAX_BYTES = 1 << 26  # maximum bytes of all uploaded files and translations
 RUN_SECONDS = 600  # time to translate a document
-BUSY_SECONDS = 5  # pause before trying a document again that the server was too busy to translate
+BUSY_SECONDS = 5  # pause before the next attempt if the server was too busy to translate a document
 KEEP_SECONDS = 1800  # how long a translation is kept
 NOT_FOUND = "There is no such document, or it has expired"
 
@@ -30,9 +30,9 @@ NOT_FOUND = "There is no such document, or it has expired"
 class Job:
     """A document. `data` is the uploaded file, and later its translation."""
 
-    kind: str
+    kind: str  # one of the values in files.KINDS
     suffix: str
-    pair: tuple[str, str]
+    pair: tuple[str, str]  # source and target language; the source may be "auto"
     data: bytes
     id: str = field(default_factory=lambda: secrets.token_hex(16).upper())
     key: str = field(default_factory=lambda: secrets.token_hex(32).upper())
@@ -64,7 +64,7 @@ class Jobs:
         self._running: asyncio.Semaphore | None = None  # created on first use, because it belongs to the event loop
 
     def add(self, request: Request, job: Job) -> None:
-        """Start translating a document. Refuse with 429 if too many wait, or all are too large in total."""
+        """Start translating a document. Raise Refusal (429) if too many are unfinished, or all need too much memory."""
         self._remove_old(job)
         waiting = sum(each.waits for each in self._jobs.values())
         size = sum(len(each.data) for each in self._jobs.values())
@@ -75,7 +75,7 @@ class Jobs:
         service.pool.workers.start(self._translate(_detached(request), job))
 
     def find(self, document_id: str, key: str) -> Job:
-        """Return the document with this id. Refuse with 404 if there is none, or if `key` is not its key."""
+        """Return the document with this id. Raise Refusal (404) if there is none, or its key is not `key`."""
         self._remove_old()
         job = self._jobs.get(document_id)
         if not job or not hmac.compare_digest(job.key.encode(), key.encode()):
@@ -83,7 +83,7 @@ class Jobs:
         return job
 
     def take(self, job: Job) -> bytes:
-        """Return a translation and delete its document. Refuse with 503 if it is unfinished, or 404 if it failed."""
+        """Return a translation and delete its document. Raise Refusal (503) if it is unfinished, (404) if it failed."""
         if job.waits:
             raise Refusal(503, "The document is being translated: try again later", retry_after=RETRY_SECONDS)
         if job.error:
@@ -112,7 +112,7 @@ class Jobs:
             job.ended = time.monotonic()
 
     def _remove_old(self, *added: Job) -> None:
-        """Remove expired documents, and the oldest finished ones until the others and `added` fit."""
+        """Remove expired documents, and the oldest ended ones until the rest and `added` fit the limits."""
         ended = sorted((job for job in self._jobs.values() if not job.waits), key=lambda job: job.ended)
         size = sum(len(job.data) for job in [*self._jobs.values(), *added])
         for job in ended:
@@ -123,7 +123,7 @@ class Jobs:
 
 
 async def _translated(request: Request, job: Job) -> bytes:
-    """Return the translation of a document. If the server is too busy to translate it, try again later."""
+    """Return the translation of a document. While the server is too busy, try again every BUSY_SECONDS."""
     while True:
         try:
             return await files.translated(request, job.kind, job.data, job.pair)

@@ -1,4 +1,4 @@
-"""DeepL's routes for glossaries. In version 2, a glossary has one dictionary; in version 3, one per language pair."""
+"""DeepL's glossary routes. In version 2, a glossary has one dictionary; in version 3, up to one per language pair."""
 
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
@@ -11,7 +11,7 @@ from nmt_cli.serving.fields import Fields, Refusal
 from nmt_cli.serving.glossaries import Dictionary, Glossary
 from nmt_cli.serving.service import Service
 
-MAX_DICTIONARIES = 50  # maximum dictionaries in a request
+MAX_DICTIONARIES = 50  # maximum number of dictionaries in a request
 
 
 async def _open(request: Request) -> tuple[Service, Fields]:
@@ -31,7 +31,8 @@ def _name(fields: Fields) -> str:
 async def _terms(service: Service, dictionaries: list[Fields]) -> dict[tuple[str, str], Terms]:
     """Return the terms of a request's dictionaries by language pair.
 
-    Refuse with 400 if the entries are invalid or too long, or if two dictionaries have the same pair.
+    Raise Refusal (400) if the entries are malformed or too long in total, if no model translates between the languages
+    of a dictionary, or if two dictionaries have the same pair.
     """
     size = sum(len(fields.text("entries")) for fields in dictionaries)
     if size > (limit := service.limits.characters):
@@ -47,7 +48,10 @@ async def _terms(service: Service, dictionaries: list[Fields]) -> dict[tuple[str
 
 
 def _pair(service: Service, fields: Fields) -> tuple[str, str]:
-    """Return the languages of a dictionary, without countries. Refuse with 400 if no model translates between them."""
+    """Return the source and target codes of a dictionary, without region or script.
+
+    Raise Refusal (400) if the server does not translate between these languages.
+    """
     route = service.pool.find(fields.text("source_lang"), fields.text("target_lang"))
     return base_of(route.source), base_of(route.target)
 
@@ -74,7 +78,7 @@ def _with_dictionaries(glossary: Glossary) -> dict[str, object]:
 
 
 async def _single(service: Service, key: str) -> Glossary:
-    """Return a glossary for version 2 of the API. Refuse with 404 unless it has exactly one dictionary."""
+    """Return a glossary for version 2 of the API. Raise Refusal (404) unless it has exactly one dictionary."""
     glossary = await service.stored(service.glossaries.get, key)
     if len(glossary.dictionaries) != 1:
         raise Refusal(404, "This glossary does not have exactly one dictionary: use version 3 of the API")
@@ -135,13 +139,16 @@ async def show_v3(request: Request) -> JSONResponse:
 
 
 async def update(request: Request) -> JSONResponse:
-    """Rename a glossary, and add terms to its dictionaries. New translations replace those of an existing term."""
+    """Rename a glossary if the request has a name, and add the terms of its dictionaries, if any, to the glossary.
+
+    Create missing dictionaries. For a term that already exists, the new translations replace the old ones.
+    """
     service, fields = await _open(request)
     name = _name(fields) if fields.has("name") else None
     given = fields.objects("dictionaries", MAX_DICTIONARIES) if fields.has("dictionaries") else []
     terms = await _terms(service, given)
     key = request.path_params["key"]
-    await service.stored(service.glossaries.get, key)
+    await service.stored(service.glossaries.get, key)  # responds with 404 if there is no such glossary
     for pair, own in terms.items():
         await service.glossaries.extend(key, pair, own, service.pool.workers)
     if name is not None:

@@ -13,7 +13,7 @@ from typing import Any
 from nmt_cli.corpus.languages import NAMES, base_of, near
 
 MAX_CHARACTERS = 2000  # only the beginning of a longer text is used
-SURE = 90  # percent; from this probability on, the detected language counts even if no model translates it
+SURE = 90  # percent; a language detected with at least this probability counts even if no model translates it
 BLOCK = 1024  # number of states that are compared at once
 
 
@@ -21,7 +21,7 @@ class Detector:
     """Detects the language of texts, among all known languages."""
 
     def __init__(self, sources: Sequence[str], languages: Sequence[str]) -> None:
-        """`sources` are the source languages of the models, and `languages` their source and target languages."""
+        """`sources` are the models' source languages, and `languages` all of their languages, sources and targets."""
         self._default = sources[0]
         self._sources = {base_of(code) for code in sources}
         self._codes = {base_of(code): code for code in reversed(languages)}
@@ -50,8 +50,8 @@ class Detector:
     def detect(self, text: str) -> list[tuple[str, int]]:
         """Return the languages of the models with their probabilities in percent, most probable first.
 
-        A language without a model is listed first if its probability is at least SURE. If there are no classifiers, or
-        no letters in the text, the only result is the first source language, with probability 0.
+        A language without a model is listed first if its probability is at least SURE. If there are no classifiers
+        (`_identifiers`) or the text has no letters, the only result is the first source language, with probability 0.
         """
         with self._lock:
             identifiers = self._identifiers

@@ -17,9 +17,9 @@ from starlette.requests import Request
 
 YES = ("1", "true", "yes", "on")
 NO = ("0", "false", "no", "off", "none", "null", "")
-SMALL_BODY = 1 << 16  # bytes; a body up to this size does not count in MAX_BODY_MEMORY
-MAX_BODY_MEMORY = 1 << 25  # maximum bytes of all larger bodies that are being read
-RETRY_SECONDS = 1
+SMALL_BODY = 1 << 16  # bytes; bodies up to this size do not count toward MAX_BODY_MEMORY
+MAX_BODY_MEMORY = 1 << 25  # maximum total bytes of the larger bodies that are being read at the same time
+RETRY_SECONDS = 1  # for the Retry-After header when the server is overloaded
 LARGE_FIELDS = {"q", "text", "entries"}  # fields with limits of their own
 MAX_FIELD_CHARACTERS = 10_000  # maximum characters of all other fields
 MAX_JSON_VALUES = 20_000
@@ -30,7 +30,7 @@ MultiPartParser.spool_max_size = 1 << 24  # bytes; keep uploads in memory, becau
 class Refusal(Exception):
     """An error response with a status of 4xx or 5xx and a short message.
 
-    In docstrings of this package, "refuse with 400" means: raise a Refusal with this status.
+    Docstrings of this package write the status in parentheses: Refusal (400).
     """
 
     def __init__(self, status: int, text: str, *, retry_after: int | None = None, close: bool = False) -> None:
@@ -50,7 +50,7 @@ class BodyMemory:
     bytes: int = 0
 
     def add(self, count: int) -> None:
-        """Count more bytes. Refuse with 503 if the sum would be too large."""
+        """Count more bytes. Raise Refusal (503) if the total would exceed MAX_BODY_MEMORY."""
         if self.bytes + count > MAX_BODY_MEMORY:
             text = "Too many large requests at once: try again later"
             raise Refusal(503, text, retry_after=RETRY_SECONDS, close=True)
@@ -67,9 +67,9 @@ class Fields:
         return self._values.get(name) is not None
 
     def text(self, *names: str, default: str | None = None) -> str:
-        """Return the first field in `names` that is present, or the default.
+        """Return the value of the first field in `names` that is present, or the default.
 
-        Refuse with 400 if the field is not text, or if it is missing and there is no default.
+        Raise Refusal (400) if the value is not text, or if all these fields are missing and there is no default.
         """
         for name in names:
             if self.has(name):
@@ -81,7 +81,7 @@ class Fields:
     def texts(self, name: str, limit: int) -> tuple[list[str], bool]:
         """Return the texts in a field, and whether the field is a list.
 
-        Refuse with 400 if the field is missing, is not text, or has more than `limit` texts.
+        Raise Refusal (400) if the field is missing, holds anything but text, or has more than `limit` texts.
         """
         if not self.has(name):
             raise Refusal(400, f"Invalid request: missing {name} parameter")
@@ -92,7 +92,10 @@ class Fields:
         return [checked_text(name, each) for each in several], isinstance(value, list)
 
     def integer(self, name: str, low: int, high: int) -> int:
-        """Return an integer from `low` to `high`, or `low` if the field is missing. Refuse other values with 400."""
+        """Return an integer. If the field is missing or empty, return `low`.
+
+        Raise Refusal (400) unless the integer is from `low` to `high`.
+        """
         value = self._values.get(name)
         if value is None or value == "":
             return low
@@ -103,17 +106,17 @@ class Fields:
         return value
 
     def flag(self, name: str) -> bool:
-        """Parse a flag, such as true, 1 or "on". A missing flag is false. Refuse values that are not flags with 400."""
+        """Parse a flag, such as true, 1 or "on". A missing flag is false. Raise Refusal (400) for other values."""
         value = self._values.get(name)
         if (found := _flag(value)) is None and value is not None:
             raise Refusal(400, f"Invalid request: {name} must be true or false")
         return bool(found)
 
     def choice(self, name: str, words: tuple[str, ...]) -> str:
-        """Return the value of a field in lowercase. Refuse with 400 unless it is one of `words`.
+        """Return the value of a field in lowercase. Raise Refusal (400) unless it is one of `words`.
 
-        A missing or empty field, or the value "default", means the first word. If "0" is one of the words, any flag,
-        such as true or "off", counts as "1" or "0".
+        A missing or empty field, or the value "default", means the first word. If "0" is one of the words, a
+        true flag, such as "on", counts as "1", and a false flag, such as "off", as "0".
         """
         value = self._values.get(name)
         if "0" in words and (found := _flag(value)) is not None and value != "":
@@ -126,7 +129,7 @@ class Fields:
         return value
 
     def objects(self, name: str, limit: int) -> list["Fields"]:
-        """Return the JSON objects in a list. Refuse with 400 if the field is not such a list, or exceeds `limit`."""
+        """Return the JSON objects in a field. Raise Refusal (400) unless it is a list of at most `limit` objects."""
         value = self._values.get(name)
         if not isinstance(value, list) or not all(isinstance(each, dict) for each in value):
             raise Refusal(400, f"Invalid request: {name} must be a list of objects")
@@ -150,7 +153,7 @@ def _flag(value: Any) -> bool | None:
 
 
 def checked_text(name: str, value: Any) -> str:
-    """Return `value` if it is text. Refuse other types, NUL characters and lone surrogates with 400."""
+    """Return `value`. Raise Refusal (400) if it is not a string, or has NUL characters or lone surrogates."""
     if not isinstance(value, str):
         raise Refusal(400, f"Invalid request: {name} must be text")
     if "\0" in value:
@@ -164,11 +167,11 @@ def checked_text(name: str, value: Any) -> str:
 
 
 async def read(request: Request, max_bytes: int, max_fields: int, memory: BodyMemory) -> Fields:
-    """Return the fields of a request: those in a JSON body, or else those in the query string and the form.
+    """Return the fields of a JSON body, or else the fields of the query string and of the form in the body.
 
-    Refuse with 400 if the body is malformed, with 413 if it is too large, and with 503 if too many large bodies are
-    being read. A body that is too large is still read to its end, because clients do not read the response while they
-    are sending.
+    Raise Refusal (400) if the body is malformed, Refusal (413) if it is too large, and Refusal (503) if too many large
+    bodies are being read. A body that is too large is still read to its end, because clients do not read the response
+    while they are sending.
     """
     kind = request.headers.get("Content-Type", "").split(";")[0].strip().lower()
     body = await _body(request, max_bytes, memory)
@@ -185,7 +188,7 @@ async def read(request: Request, max_bytes: int, max_fields: int, memory: BodyMe
 
 
 def _bounded(values: dict[str, Any]) -> dict[str, Any]:
-    """Return the fields. To limit memory, refuse with 400 if a field is too long, unless it is in LARGE_FIELDS."""
+    """Return all fields but "context". To limit memory, raise Refusal (400) if one outside LARGE_FIELDS is too long."""
     values.pop("context", None)  # DeepL allows any length, and this server ignores the field
     for name, value in values.items():
         texts = value if isinstance(value, list) else [value]
@@ -217,7 +220,7 @@ async def _body(request: Request, limit: int, memory: BodyMemory) -> bytes:
 
 def _object(body: bytes) -> dict[str, Any]:
     shape = _STRING.sub(b"", body)
-    if sum(map(shape.count, (b"[", b"{", b","))) > MAX_JSON_VALUES:  # a value takes far more memory than its bytes
+    if sum(map(shape.count, (b"[", b"{", b","))) > MAX_JSON_VALUES:  # a parsed value takes more memory than its JSON
         raise Refusal(400, f"Invalid request: the body has more than {MAX_JSON_VALUES:,} values")
     try:
         value = json.loads(body)
@@ -232,7 +235,7 @@ async def _form(request: Request, body: bytes, max_bytes: int, max_fields: int) 
     async def receive() -> dict[str, Any]:
         return {"type": "http.request", "body": body}
 
-    # Starlette decodes fields with any Python codec that the header names. Some codecs, such as punycode, take minutes.
+    # Starlette would use any Python codec in the header. Some, such as punycode, take minutes, so accept only UTF-8.
     _, options = parse_options_header(request.headers["Content-Type"])
     if options.get(b"charset", b"utf-8").lower() not in (b"utf-8", b"utf8", b"us-ascii"):
         raise Refusal(400, "Invalid request: send the form in UTF-8")

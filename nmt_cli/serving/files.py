@@ -1,4 +1,4 @@
-"""LibreTranslate's routes for files: a client uploads a file, and can download its translation for half an hour."""
+"""LibreTranslate's routes for files. Clients upload a file, and can download the translation for half an hour."""
 
 import secrets
 import time
@@ -14,7 +14,7 @@ from nmt_cli.serving.fields import Refusal, checked_text
 from nmt_cli.serving.service import Service
 from nmt_cli.serving.texts import TextFormat
 
-KINDS = SUFFIXES | {".txt": "text"}
+KINDS = SUFFIXES | {".txt": "text"}  # suffix of a file name -> format
 MAX_FILE_BYTES = 1 << 24  # maximum bytes of an upload, including its pictures
 MAX_FILES = 100  # maximum number of stored files
 MAX_BYTES = 1 << 26  # maximum bytes of all stored files
@@ -70,7 +70,7 @@ async def translate_file(request: Request) -> JSONResponse:
 async def translated(request: Request, kind: str, data: bytes, pair: tuple[str, str]) -> bytes:
     """Return the translation of a file, and count its characters. `kind` is one of the values of KINDS.
 
-    Refuse with 400 if the file is not in this format.
+    `pair` is the source and target language. Raise Refusal (400) if the file is not in this format.
     """
     service: Service = request.app.state.service
     if kind in FORMATS and FORMATS[kind].binary:

@@ -18,11 +18,11 @@ from nmt_cli.serving.work import Workers
 from nmt_cli.system.errors import DataError
 
 MAX_GLOSSARIES = 1000  # as many as DeepL allows; Weblate makes one per project and language pair
-MAX_ENTRIES = 5000  # terms in a dictionary
-MAX_FORMS = 50_000  # translations in all glossaries together
-MAX_PARSED_FORMS = 10_000  # translations in the cache of parsed dictionaries, about 6 MB
+MAX_ENTRIES = 5000  # maximum number of terms in a dictionary
+MAX_FORMS = 50_000  # maximum number of translations in all glossaries together
+MAX_PARSED_FORMS = 10_000  # maximum number of translations in the cache of parsed dictionaries; they take about 6 MB
 MAX_LINES = 20_000  # maximum lines in the entries of a dictionary, including empty lines
-MAX_NAME = 1000  # characters
+MAX_NAME = 1000  # maximum characters of a glossary's name
 QUOTA_EXCEEDED = 456  # an HTTP status that only DeepL uses
 FORMATS = "tsv", "csv"
 
@@ -31,8 +31,8 @@ FORMATS = "tsv", "csv"
 class Dictionary:
     """The terms of a glossary for one language pair."""
 
-    source: str  # language code without a country
-    target: str  # language code without a country
+    source: str  # language code without script and region
+    target: str  # likewise
     term_count: int
     form_count: int  # number of translations; a term may have several
 
@@ -41,11 +41,11 @@ class Dictionary:
 class Glossary:
     key: str
     name: str
-    created: str
+    created: str  # ISO 8601, in UTC
     dictionaries: tuple[Dictionary, ...]  # exactly one in version 2 of DeepL's API
 
     def dictionary(self, source: str, target: str) -> Dictionary:
-        """Return the dictionary for two language codes. Refuse with 400 if there is none."""
+        """Return the dictionary for two language codes. Raise Refusal (400) if there is none."""
         for each in self.dictionaries:
             if (base_of(source), base_of(target)) == (each.source, each.target):
                 return each
@@ -54,7 +54,7 @@ class Glossary:
 
 
 class Glossaries:
-    """The glossaries in a database. Methods that are not async block, so call them outside the event loop."""
+    """The glossaries in a database. Call synchronous methods outside the event loop, because they block."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -79,7 +79,7 @@ class Glossaries:
         return _glossary(rows)
 
     def add(self, name: str, dictionaries: Mapping[tuple[str, str], Terms]) -> Glossary:
-        """Store a new glossary with the terms of each language pair. Refuse with 456 if a limit is exceeded."""
+        """Store a new glossary with the terms of each language pair. Raise Refusal (456) if a limit is exceeded."""
         key = str(uuid.uuid4())
         created = datetime.datetime.now(datetime.UTC).isoformat()
         rows = [_row(key, pair, terms) for pair, terms in dictionaries.items()]
@@ -98,7 +98,10 @@ class Glossaries:
             connection.execute("UPDATE glossaries SET name = ? WHERE id = ?", (name, key))
 
     async def extend(self, key: str, pair: tuple[str, str], terms: Terms, workers: Workers) -> None:
-        """Add terms to a dictionary, or create the dictionary. Refuse with 400 if it would have too many terms.
+        """Add terms to a dictionary. Create the dictionary if necessary.
+
+        Raise Refusal (404) if the glossary does not exist, (400) if the dictionary would have too many terms, and (456)
+        if all glossaries together would have too many translations.
 
         The terms are merged before the transaction begins, so that other writers do not wait for the merge. If another
         writer changes the dictionary in the meantime, the terms are merged again.
@@ -122,7 +125,7 @@ class Glossaries:
         return True
 
     def replace(self, key: str, pair: tuple[str, str], terms: Terms) -> Glossary:
-        """Store a dictionary, and replace any dictionary with the same languages."""
+        """Store a dictionary in a glossary, in place of any dictionary for the same languages."""
         row = _row(key, pair, terms)
         with self._database.transaction() as connection:
             _check_exists(connection, key)
@@ -142,12 +145,12 @@ class Glossaries:
             connection.execute("DELETE FROM glossaries WHERE id = ?", (key,))
 
     def entries(self, key: str, source: str, target: str) -> str:
-        """Return the entries of a dictionary, one per line: a phrase, a tab, and its translations, separated by |."""
+        """Return the entries of a dictionary. Each line has a phrase, a tab, and the translations, separated by |."""
         dictionary = self.get(key).dictionary(source, target)
         return _entries(self._database.read(_READ, key, dictionary.source, dictionary.target))
 
     async def terms(self, entries: str, workers: Workers) -> Terms:
-        """Return the terms of a dictionary's entries, from a cache if possible. Parsing 5,000 terms takes 0.1 s."""
+        """Parse a dictionary's entries, or return their terms from the cache. Parsing 5,000 terms takes 0.1 s."""
         digest = hashlib.sha256(entries.encode()).digest()
         if digest not in self._parsed:
             self._parsed[digest] = await workers.in_thread(parse, entries, "tsv")
@@ -167,7 +170,7 @@ def _check_exists(connection: Connection, key: str) -> None:
 
 
 def _merged(old: Terms, new: Terms) -> Terms:
-    """Merge terms. If a phrase is in both glossaries, the new translations replace the old ones."""
+    """Merge terms. The new translations of a phrase replace the old ones. Raise Refusal (400) for too many terms."""
     by_phrase = {words(term.source): term for term in [*old.terms, *new.terms]}
     if len(by_phrase) > MAX_ENTRIES:
         raise Refusal(400, f"Invalid request: the dictionary would have more than {MAX_ENTRIES:,} terms")
@@ -181,7 +184,7 @@ def _entries(rows: list[tuple[str]]) -> str:
 
 
 def _glossary(rows: list[Any]) -> Glossary:
-    """Return a glossary, given a row for each dictionary, or a single row with nulls if it has none."""
+    """Return a glossary, given a row for each dictionary. Without dictionaries, there is a single row with nulls."""
     key, name, created, *_ = rows[0]
     return Glossary(key, name, created, tuple(Dictionary(*row[3:]) for row in rows if row[3]))
 
@@ -192,9 +195,9 @@ def _row(key: str, pair: tuple[str, str], terms: Terms) -> tuple[object, ...]:
 
 
 def _put(connection: Connection, row: tuple[object, ...]) -> None:
-    """Store a dictionary, and replace any dictionary with the same languages.
+    """Store a dictionary in a glossary, in place of any dictionary for the same languages.
 
-    Refuse with 456 if all glossaries together would have too many translations.
+    Raise Refusal (456) if all glossaries together would have too many translations.
     """
     connection.execute(
         "INSERT INTO dictionaries VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT (glossary, source, target) "
@@ -203,7 +206,7 @@ def _put(connection: Connection, row: tuple[object, ...]) -> None:
     )
     [[total]] = connection.execute("SELECT sum(forms) FROM dictionaries")
     if total > MAX_FORMS:
-        text = f"The glossaries would have {total:,} translations, more than {MAX_FORMS:,}: delete one first"
+        text = f"The glossaries would have {total:,} translations, more than {MAX_FORMS:,}: delete a glossary first"
         raise Refusal(QUOTA_EXCEEDED, text)
 
 
@@ -214,8 +217,8 @@ def _form_count(terms: Terms) -> int:
 def parse(entries: str, kind: str) -> Terms:
     """Parse the entries in a request. `kind` is their format, tsv or csv. The resulting terms are case-sensitive.
 
-    A target may list several forms, separated by |. Refuse with 400 if an entry is malformed, a source is repeated, or
-    there are too many entries. The message names the line of an error.
+    A target may list several forms, separated by |. Raise Refusal (400) if an entry is malformed, a source is repeated,
+    or there are too many entries. If a line is at fault, the message gives its number.
     """
     lines = list[str]()
     try:
@@ -230,7 +233,7 @@ def parse(entries: str, kind: str) -> Terms:
 
 
 def _rows(entries: str, kind: str) -> Iterator[tuple[int, list[str]]]:
-    """Yield the line number (from 1), source and target of each entry. Ignore the language codes in rows of CSV."""
+    """Yield the line number (from 1) and [source, target] of each entry. Ignore the language codes in rows of CSV."""
     lines = entries.removeprefix("\ufeff").split("\n")
     if len(lines) > MAX_LINES:
         raise DataError(f"entries has more than {MAX_LINES:,} lines")

@@ -25,15 +25,15 @@ DAY_SECONDS = 24 * 3600
 class ApiKey:
     id: int
     name: str
-    created: str
-    revoked: str | None
-    per_minute: int | None  # limit on requests, if any
-    per_day: int | None  # limit on characters, if any
+    created: str  # ISO 8601, in UTC
+    revoked: str | None  # likewise; None: not revoked
+    per_minute: int | None  # maximum requests per minute; None: no limit
+    per_day: int | None  # maximum characters per day; None: no limit
 
 
 @dataclass(frozen=True)
 class Exceeded:
-    """A limit that a request would exceed, and the seconds until its count restarts."""
+    """A limit that a request would exceed, and the seconds until the counter of this limit restarts."""
 
     text: str
     seconds: int
@@ -60,7 +60,7 @@ class KeyStore:
     def add(self, name: str, per_minute: int | None = None, per_day: int | None = None) -> str:
         """Make a key and return it. Only the hash of the key is stored.
 
-        Raise UsageError if the name is empty, too long or not printable, and OutputError if it is taken.
+        Raise UsageError if the name is empty, too long or not printable, and OutputError if another key has it.
         """
         name = " ".join(name.split())
         if not 0 < len(name) <= MAX_NAME or not name.isprintable():
@@ -78,17 +78,20 @@ class KeyStore:
         return key
 
     def revoke(self, name: str) -> None:
-        """Revoke a key for good. Its name and its usage stay."""
+        """Revoke a key for good, but keep its name and usage. Raise MissingError if there is no such key."""
         self._change(name, "UPDATE keys SET revoked = coalesce(revoked, ?) WHERE name = ?", _now())
 
     def limit(self, name: str, per_minute: int | None, per_day: int | None) -> ApiKey:
-        """Change the limits of a key, and return its record. None keeps a limit, but if both are None, remove both."""
+        """Change the limits of a key, and return its record.
+
+        A limit of None is kept. If both are None, both are removed. Raise MissingError if there is no such key.
+        """
         has_limits = per_minute is not None or per_day is not None
         self._change(name, _KEEP_LIMITS if has_limits else _SET_LIMITS, per_minute, per_day)
         return next(key for key in self if key.name == name)
 
     def _change(self, name: str, statement: str, *values: object) -> None:
-        """Change a key with an SQL statement whose last value is the name. Raise MissingError if no key has it."""
+        """Run an SQL statement with `values` and, last, the key's name. Raise MissingError if there is no such key."""
         with self._database.transaction() as connection:
             if not connection.execute("SELECT 1 FROM keys WHERE name = ?", (name,)):
                 raise MissingError(f"there is no key {printable(name, 100)!r}. See: nmt keys list")
@@ -119,7 +122,8 @@ class KeyStore:
     def charge(self, key: ApiKey, characters: int, now: float | None = None) -> Exceeded | None:
         """Count a request and its characters. If that would exceed a limit, count nothing and return the limit.
 
-        All servers that use the database share the counts. Minutes and days follow the UTC clock.
+        If no limit is exceeded, return None. All servers that use the database share the counts. Minutes and days
+        follow the UTC clock. `now` is in seconds since 1970; None means the current time.
         """
         now = time.time() if now is None else now
         minute = int(now // 60)

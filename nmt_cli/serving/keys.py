@@ -17,7 +17,7 @@ SHORT_KEY = 16  # characters; warn of shorter keys, which can be guessed
 def read_keys(path: Path) -> list[bytes]:
     """Return the keys in a file. Raise DataError if there are none, or if an HTTP header cannot carry one of them.
 
-    Messages do not show keys.
+    Error messages and warnings never contain a key.
     """
     keys = list[bytes]()
     for number, line in enumerate(path.read_bytes().removeprefix(b"\xef\xbb\xbf").split(b"\n"), 1):

@@ -8,7 +8,7 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 
 from nmt_cli.translation.pending import Pending
 
-# Upper bounds of the histograms' buckets
+# Upper bounds of the histograms' buckets, in seconds
 SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
 
 
@@ -29,14 +29,14 @@ class Metrics:
         ProcessCollector(registry=registry)  # memory, processor time, open files
 
     def watch(self, load: Callable[[], tuple[int, int]]) -> None:
-        """Make the gauges call `load`, which returns the number of waiting segments and the number being searched."""
+        """Make the gauges show the result of `load`: a tuple (waiting segments, segments being searched)."""
         self._waiting.set_function(lambda: load()[0])
         self._slots.set_function(lambda: load()[1])
 
     def observe(self, units: Sequence[Pending], begun: float) -> None:
         """Record the waiting and search times of units that one model has translated.
 
-        `begun` is the monotonic time at which they were submitted.
+        `begun` is the monotonic time at which the units were submitted.
         """
         starts = [segments[0].started for unit in units for segments in unit.drafts if segments]
         for start in starts:

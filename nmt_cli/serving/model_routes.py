@@ -26,10 +26,10 @@ class ServedModel:
     translator: Translator | OnDemand
     source: str  # language codes
     target: str
-    prefix: str = ""  # precedes every source to select one of the model's target languages
+    prefix: str = ""  # added before every source text, to select one of the model's target languages
 
     def held(self) -> contextlib.AbstractAsyncContextManager[None]:
-        """Keep the model in memory within the block. Refuse with 500 if it cannot be loaded."""
+        """Load the model if necessary, and keep it loaded within the block. Raise Refusal (500) if loading fails."""
         return self.translator.held() if isinstance(self.translator, OnDemand) else contextlib.nullcontext()
 
     @property
@@ -37,11 +37,11 @@ class ServedModel:
         return self.translator.loaded_translator if isinstance(self.translator, OnDemand) else self.translator
 
     def submit(self, position: int, unit: str, options: SearchOptions, done: Callable[[Pending], None]) -> Pending:
-        """Start translating a unit. The higher its `position` in the request, the later it is due in the queue."""
+        """Start translating a unit. `position` is its index in the request; later units are due later in the queue."""
         return self._loaded.submit(self.prefix + unit, options, done=done, position=position)
 
     def aligned(self, unit: str, translation: Translation, rank: int) -> Aligned:
-        """Return the hypothesis of this rank, or the last one if there are fewer, aligned with the unit."""
+        """Return the hypothesis of this rank, aligned with the unit. If the rank is too high, use the last one."""
         result = align(self._loaded, translation, self.prefix + unit, rank)
         skip = len(self.prefix)
         return Aligned(result.text, [(end, max(start - skip, 0)) for end, start in result.links])
@@ -63,13 +63,13 @@ class LanguageRoute:
 
     @property
     def name(self) -> str:
-        """The languages for a header, such as de-en-fr. A hyphen inside a code becomes an underscore: pt_BR."""
+        """The route's languages for a header, such as de-en-fr. A hyphen inside a code becomes an underscore: pt_BR."""
         codes = [self.source, *(step.target for step in self.steps)]
         return "-".join(_NOT_IN_HEADER.sub("_", code[:40]) for code in codes)
 
 
 def untrained(models: Sequence[ServedModel]) -> list[ServedModel]:
-    """Return the pairs of each model's source and target languages that no model was trained to translate."""
+    """Return a ServedModel for each pair of one model's languages that no model was trained to translate."""
     pairs = {(model.source, model.target) for model in models}
     found = list[ServedModel]()
     for one, other in itertools.product(models, models):
@@ -81,10 +81,10 @@ def untrained(models: Sequence[ServedModel]) -> list[ServedModel]:
 
 
 def routes_of(models: Sequence[ServedModel], *, pivot: bool) -> dict[tuple[str, str], LanguageRoute]:
-    """Return the route for each language pair that can be translated. Direct routes come first.
+    """Return the route for each language pair that can be translated. Direct routes are listed first.
 
-    A pair without a model gets the shortest route through other languages. Among equally short routes, one through
-    English is preferred.
+    If `pivot` is true, a pair without a model gets the shortest route through other languages. Among equally short
+    routes, one through English is preferred. If `pivot` is false, such a pair gets no route.
     """
     routes = {(model.source, model.target): LanguageRoute((model,)) for model in models}
     for source in dict.fromkeys(model.source for model in models):

@@ -17,7 +17,7 @@ from nmt_cli.translation.stored_models import StoredModel
 from nmt_cli.translation.translator import Translator
 
 LOADS = 2  # models that may be loading at the same time
-RETRY_SECONDS = 60  # requests for a model that failed to load fail for this long; then the next one loads it again
+RETRY_SECONDS = 60  # after a model fails to load, requests for it fail for this long; later ones load it again
 
 
 def _free() -> None:
@@ -27,7 +27,7 @@ def _free() -> None:
 
 
 class OnDemand:
-    """A stored model whose Translator is loaded on demand. The Loader may unload it when no request holds it."""
+    """A stored model whose Translator is loaded on demand, and may be unloaded when no request holds the model."""
 
     def __init__(self, model: StoredModel, loader: "Loader") -> None:
         self.model = model
@@ -35,24 +35,24 @@ class OnDemand:
         self.translator: Translator | None = None
         self.users = 0  # number of requests that use the translator or wait for it
         self.last_used = 0.0  # when a request last ended, in monotonic time
-        self.timer: asyncio.TimerHandle | None = None
+        self.timer: asyncio.TimerHandle | None = None  # for the next check whether the model is idle
         self._loading: asyncio.Task[None] | None = None
         self._failed_at = -math.inf  # when loading last failed
 
     @property
     def loaded_translator(self) -> Translator:
-        """The translator, for code inside `held` only."""
+        """The translator. Use it only in the block of `held`, where the model is loaded."""
         assert self.translator
         return self.translator
 
     @property
     def load(self) -> tuple[int, int]:
-        """The number of waiting segments, and the number of segments being searched."""
+        """A tuple (waiting segments, segments being searched)."""
         return self.translator.load if self.translator else (0, 0)
 
     @contextlib.asynccontextmanager
     async def held(self) -> AsyncIterator[None]:
-        """Load the model if necessary, and keep it loaded within the block. Refuse with 500 if it cannot be loaded.
+        """Load the model if necessary, and keep it loaded within the block. Raise Refusal (500) if loading fails.
 
         A cancelled request does not stop the loading, because other requests may be waiting for it.
         """
@@ -114,7 +114,10 @@ class Loader:
         memory: float = math.inf,
         resident: Callable[[], int] = resident_bytes,
     ) -> None:
-        """Unload models after `idle` seconds without requests, or sooner while `resident()` exceeds `memory` bytes."""
+        """Load models with `load`. Unload a model after `idle` seconds without requests.
+
+        While `resident()`, the memory of the process, exceeds `memory` bytes, unload idle models sooner.
+        """
         self._load_model = load
         self._idle = idle
         self._memory = memory

@@ -48,7 +48,7 @@ class Access:
         return 403, f"Pages from {shown} may not use this server{advice}"
 
     def has_host(self, host: str) -> bool:
-        """Return whether a Host header names this server. A loopback address always does."""
+        """Return whether a Host header contains a name of this server. Every loopback address counts as one."""
         found = _AUTHORITY.fullmatch(host)
         if not found:
             return False
@@ -63,7 +63,7 @@ class Access:
 
 
 def _is_same(origin: str, host: str) -> bool:
-    """Return whether an origin has the host and port of a Host header. The ports 80 and 443 count as no port.
+    """Return whether an origin has the host and port of a Host header. Ports 80 and 443 equal a missing port.
 
     The scheme does not matter, because a proxy may terminate TLS.
     """
@@ -76,9 +76,10 @@ def _is_same(origin: str, host: str) -> bool:
 
 
 def access_for(host: str, names: Sequence[str], origins: Sequence[str]) -> Access:
-    """Return the rules for a server at the address `host`, which may also have other `names`.
+    """Return the rules for a server that listens on `host`, which is a host name or an IP address.
 
-    Raise UsageError if a name or an origin is malformed.
+    `names` are its other host names (--allow-host), and `origins` the allowed origins (--cors); "*" allows all. Raise
+    UsageError if a name or an origin is malformed.
     """
     for name in names:
         found = _AUTHORITY.fullmatch(name)

@@ -28,14 +28,14 @@ WARM_UP = "Hello."
 BACKGROUND_SEGMENTS = 1
 # The cost of a text, in characters, is an estimate of the memory and time that its translation takes.
 COST_PER_UNIT = 50  # the cost of each line or sentence, in addition to its characters
-COST_FACTOR = 4  # a request may cost this many times its character limit
-SMALL_COST = 2500  # requests with a cost up to this number are always admitted
+COST_FACTOR = 4  # the maximum cost of a request is this many times the limit on its characters
+SMALL_COST = 2500  # costs up to this number are always granted, and not counted
 
 
 class Budget:
     """A limit on the sum of the amounts that requests reserve at the same time.
 
-    Amounts of up to `small` are always granted and not counted. A larger amount is always granted if no other larger
+    Amounts of up to `small` are always granted and not counted. A larger amount may exceed `limit` if no other larger
     amount is reserved.
     """
 
@@ -46,7 +46,7 @@ class Budget:
 
     @contextlib.contextmanager
     def reserve(self, amount: int) -> Iterator[None]:
-        """Reserve an amount during the block. Refuse with 429 if other requests have reserved too much."""
+        """Reserve an amount during the block. Raise Refusal (429) if other requests have reserved too much."""
         amount = amount if amount > self.small else 0
         if amount and self.used and self.used + amount > self.limit:
             raise Refusal(429, "Too much text is waiting: try again later", retry_after=RETRY_SECONDS)
@@ -109,7 +109,7 @@ class ModelPool(contextlib.AbstractContextManager["ModelPool"]):
         return self._targets.get(source, [])
 
     def find(self, source: str, target: str) -> LanguageRoute:
-        """Return the route between two language codes. Refuse with 400 if there is no route."""
+        """Return the route between two language codes. Raise Refusal (400) if there is no route."""
         for code in (source, target):
             if match(code, self.languages) is None:
                 raise Refusal(400, f"{code[:40]} is not supported")
@@ -130,7 +130,7 @@ class ModelPool(contextlib.AbstractContextManager["ModelPool"]):
     def admit(self, texts: Sequence[str], options: SearchOptions) -> Iterator[None]:
         """Count texts as waiting during the block.
 
-        Refuse with 429 if too many or too long texts are already waiting, and with 400 if these texts cost too much.
+        Raise Refusal (429) if the texts that wait already are too many or too long, and (400) if these cost too much.
         """
         if self.texts and self.texts + len(texts) > self.queue:
             raise Refusal(429, "Too many texts are waiting: try again later", retry_after=RETRY_SECONDS)
@@ -142,15 +142,18 @@ class ModelPool(contextlib.AbstractContextManager["ModelPool"]):
             self.texts -= len(texts)
 
     def _reserve(self, cost: int, reserved: int = 0) -> contextlib.AbstractContextManager[None]:
-        """Reserve a further cost for a request. Refuse with 400 if `cost` and `reserved` together exceed `max_cost`."""
+        """Reserve `cost` during the block, for a request that has already reserved `reserved`.
+
+        Raise Refusal (400) if the sum exceeds `max_cost`, and Refusal (429) if other requests have reserved too much.
+        """
         if cost + reserved > self.max_cost:
             raise Refusal(400, "Invalid request: too many lines, sentences and alternatives. Divide the text")
         return self.costs.reserve(cost)
 
     async def translate(self, model: ServedModel, units: Sequence[str], options: SearchOptions) -> list[Translation]:
-        """Translate units with a model that the caller holds. Refuse with 500 if translation fails.
+        """Translate units with a model that the caller holds. If this call is cancelled, so is the translation.
 
-        If this call is cancelled, so is the translation.
+        Raise Refusal (500) if translation fails, (400) if it costs too much, and (429) if too much text is waiting.
         """
         try:
             pending = await self._finished(model, units, options)

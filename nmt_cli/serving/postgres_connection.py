@@ -14,9 +14,9 @@ except ModuleNotFoundError as error:
     text = f'the package {error.name} is missing. Install it: pip install "nmt-cli[postgres]"'
     raise UsageError(text) from None
 
-LOCKS = 0x6E6D7431  # "nmt1" in ASCII: the first key of all advisory locks of nmt
+LOCKS = 0x6E6D7431  # "nmt1" in ASCII; the first of the two numbers of each advisory lock of nmt
 BUSY_SECONDS = 5  # how long a statement may take, including the wait for other writers
-NETWORK_SECONDS = 10  # how long to wait for a response from the server
+NETWORK_SECONDS = 10  # how long nmt waits for the server, and the server for the next statement of a transaction
 FORM = "postgresql://USER:PASSWORD@HOST/NAME"
 MODES = "disable", "prefer", "require", "verify-ca", "verify-full"  # values of sslmode, as in libpq
 # SQLSTATE codes of temporary errors: deadlock, too many connections, lock not available, timeout, server starting
@@ -24,7 +24,7 @@ BUSY = "40P01", "53300", "55P03", "57014", "57P03"
 
 
 class PostgresConnection:
-    """A `database.Connection` that is opened again after the server restarts or the network fails."""
+    """A `database.Connection` that reconnects after the server restarts or the network fails."""
 
     types: Mapping[str, str] = {
         "identity": "BIGINT GENERATED ALWAYS AS IDENTITY PRIMARY KEY",
@@ -35,13 +35,13 @@ class PostgresConnection:
     }
 
     def __init__(self, url: str) -> None:
-        """Connect to the database of a postgresql:// URL.
+        """Connect to the database at a postgresql:// URL.
 
         Raise UsageError if the URL is malformed, BusyError for a temporary error, and OutputError for other errors.
         """
         self.name, self._arguments = parse(url)
         self._connection: native.Connection | None = None
-        self._prepared = dict[str, native.PreparedStatement]()  # these need one round trip instead of three
+        self._prepared = dict[str, native.PreparedStatement]()  # by SQL text; these take one round trip, not three
         self._in_transaction = False
         try:
             self._open()
@@ -57,7 +57,7 @@ class PostgresConnection:
             connection = native.Connection(
                 **self._arguments, timeout=NETWORK_SECONDS, application_name="nmt", startup_params=settings
             )
-        except OSError as error:  # pg8000 does not convert errors of the TLS handshake
+        except OSError as error:  # pg8000 does not wrap errors of the TLS handshake in its own exceptions
             raise native.InterfaceError(str(error)) from None
         self._prepared.clear()
         self._connection = connection
@@ -87,13 +87,13 @@ class PostgresConnection:
                 first, *others = statement.split("?")
                 numbered = (f":v{number}{part}" for number, part in enumerate(others))
                 self._prepared[statement] = connection.prepare(first + "".join(numbered))
-            # PostgreSQL rejects NUL, which only an id from a URL can contain. With U+FFFD, the id matches no stored id.
+            # PostgreSQL rejects NUL characters. Only an id from a URL can have one. With U+FFFD, it matches nothing.
             sent = (value.replace("\0", "\ufffd") if isinstance(value, str) else value for value in values)
             rows = self._prepared[statement].run(**{f"v{number}": value for number, value in enumerate(sent)})
         return [tuple(row) for row in rows or ()]
 
     def begin(self, *, durable: bool, part: int) -> None:
-        """Begin a transaction, and wait until no other transaction writes the same part."""
+        """Begin a transaction, and wait for the advisory lock numbered `part`, which the transaction then holds."""
         commit = "on" if durable else "off"
         lock = f"SELECT pg_advisory_xact_lock({LOCKS}, {part % 2**31})"
         try:
@@ -108,7 +108,7 @@ class PostgresConnection:
         self._in_transaction = False
 
     def rollback(self) -> None:
-        """Undo a transaction. If the connection is lost, the server itself undoes it."""
+        """Roll back a transaction. If the connection is lost, the server does so itself."""
         self._in_transaction = False
         if self._connection:
             self.execute("ROLLBACK")
@@ -138,12 +138,12 @@ class PostgresConnection:
     def close(self) -> None:
         connection, self._connection = self._connection, None
         if connection:
-            with contextlib.suppress(native.Error):  # raised if the connection is lost already
+            with contextlib.suppress(native.Error):  # raised if the connection is already lost
                 connection.close()
 
 
 def parse(url: str) -> tuple[str, dict[str, Any]]:
-    """Return the name and address of the database for messages, and the arguments for pg8000.
+    """Return a label of the database for messages ("NAME at HOST:PORT"), and the arguments for pg8000.
 
     Raise UsageError if the URL is malformed. No message shows the password.
     """
@@ -153,15 +153,16 @@ def parse(url: str) -> tuple[str, dict[str, Any]]:
         options = dict(parse_qsl(parts.query, strict_parsing=True)) if parts.query else {}
     except ValueError:
         raise UsageError(
-            f"--database has a malformed URL. Use the form {FORM}, and write special characters as %XX"
+            f"--database or NMT_DATABASE has a malformed URL. Use {FORM}, and write special characters as %XX"
         ) from None
     name = unquote(parts.path.removeprefix("/"))
     if not (parts.hostname and parts.username and name) or parts.fragment:
         raise UsageError(
-            f"--database has a URL without a user, host or database name, or with an unescaped #. Use the form {FORM}"
+            f"--database or NMT_DATABASE has a URL without a user, host or database name, or with an unescaped #. "
+            f"Use {FORM}"
         )
     if unknown := options.keys() - {"sslmode", "sslrootcert"}:
-        raise UsageError(f"--database has the unknown option {min(unknown)!r}. Use only sslmode and sslrootcert")
+        raise UsageError(f"the database URL has the unknown option {min(unknown)!r}. Use only sslmode and sslrootcert")
     arguments = {
         "user": unquote(parts.username),
         "password": unquote(parts.password) if parts.password is not None else None,
@@ -174,16 +175,20 @@ def parse(url: str) -> tuple[str, dict[str, Any]]:
 
 
 def _context(mode: str, certificate: str | None) -> ssl.SSLContext | bool | None:
-    """Return pg8000's `ssl_context` for an sslmode of libpq. None prefers TLS, and False turns TLS off."""
+    """Return pg8000's `ssl_context` for an sslmode of libpq.
+
+    None means TLS (unverified) if the server offers it, and False means no TLS. Raise UsageError if the mode is unknown
+    or the certificate cannot be read.
+    """
     if mode not in MODES:
-        raise UsageError(f"sslmode of --database must be one of {', '.join(MODES)}")
+        raise UsageError(f"sslmode in the database URL must be one of {', '.join(MODES)}")
     if mode in ("disable", "prefer"):
         return None if mode == "prefer" else False
     try:
         context = ssl.create_default_context(cafile=certificate)
     except OSError as error:  # SSLError is a subclass
         raise UsageError(
-            f"cannot read the certificate {certificate} (sslrootcert of --database): {error.strerror}"
+            f"cannot read the certificate {certificate} (sslrootcert in the database URL): {error.strerror}"
         ) from None
     context.check_hostname = mode == "verify-full"
     if mode == "require" and not certificate:

@@ -44,7 +44,7 @@ async def translate(pool: ModelPool, route: LanguageRoute, units: Sequence[str],
         if last and options.terms:
             terms = await pool.workers.in_thread(_terms_of, options.terms, sentences, texts, step)
             step_options = replace(options, terms=terms)
-        # A translation has no typos. In a source, a correction could change the phrase of a glossary term.
+        # Leave the spelling as it is: a translation has no typos, and a correction could change a glossary phrase.
         if best or options.terms:
             step_options = replace(step_options, spelling="off")
         results = await _step(pool, step, texts, step_options)
@@ -72,7 +72,7 @@ async def _step(pool: ModelPool, model: ServedModel, units: Sequence[str], optio
 
 
 class SentenceTerms(Terms):
-    """Glossary terms for the last model. Given its input, `find` returns the terms of the source sentence.
+    """Glossary terms for the last model. Given an input of this model, `find` returns the source sentence's terms.
 
     The lookup ignores case, because the last model may convert text in capitals to sentence case.
     """
@@ -88,7 +88,7 @@ class SentenceTerms(Terms):
 
 
 def _terms_of(terms: Terms, sentences: Sequence[str], texts: Sequence[str], model: ServedModel) -> SentenceTerms:
-    """Find the terms in each source sentence, and key them by the sentence's entry in `texts`, the model's input."""
+    """Find the terms in each source sentence. Key them by the input of `model` for this sentence, from `texts`."""
     by_text = dict[str, list[Term]]()
     any_case = Terms([replace(term, any_case=True) for term in terms.terms])
     originals = dict(zip(any_case.terms, terms.terms, strict=True))

@@ -25,7 +25,7 @@ async def sentences(request: Request) -> Response:
     "alignment" is a list of pairs: the offset of a token in "source", and the offset in "text" of a token that
     translates it. Offsets count characters from 0. "before" is the text between the previous sentence and this one.
     "after" is the text after the last sentence. If the server detected the source language, "detectedLanguage" holds
-    its code and the confidence.
+    its code and the confidence in percent.
     """
     service: Service = request.app.state.service
     fields = await service.read(request)
@@ -57,7 +57,7 @@ async def sentences(request: Request) -> Response:
 
 
 class Hypothesis(NamedTuple):
-    """A translation of a sentence. Each pair in `alignment` is an offset in the source and one in the translation."""
+    """A translation of a sentence. Each pair in `alignment` has an offset in the source and an offset in `text`."""
 
     text: str
     alignment: list[tuple[int, int]]

@@ -51,15 +51,15 @@ class ServeOptions:
     api_key_file: Path | None = None
     workers: int | None = None
     precision: str = "auto"
-    char_limit: int = 100_000
-    batch_limit: int = 1000
-    queue: int = 5000
+    char_limit: int = 100_000  # maximum characters of a request
+    batch_limit: int = 1000  # maximum texts of a request
+    queue: int = 5000  # maximum number of texts that wait or are being translated
     timeout: float = 60  # seconds for a request
     cors: tuple[str, ...] = ()
     protect: bool | None = None
     keep: Path | None = None  # a file of words and phrases that are not translated
     allow_host: tuple[str, ...] = ()
-    connections: int | None = None
+    connections: int | None = None  # maximum number; None: the default
     stored: tuple[StoredModel, ...] = ()  # models that are loaded when a request needs them
     idle: float = 3600  # seconds after which an unused stored model is unloaded
     memory: int | None = None  # megabytes of the process above which idle stored models are unloaded
@@ -131,7 +131,7 @@ def serve(options: ServeOptions) -> int:
 
 
 def _models(options: ServeOptions) -> list[ServedModel]:
-    """Load the named models. Return these models, and the stored models for all other language pairs.
+    """Load `options.models`. Return them, and stored models for other pairs, which are loaded on demand.
 
     With `zero_shot`, also return the language pairs of each model that no model was trained to translate.
     """
@@ -210,7 +210,7 @@ def _return_memory() -> None:
 
 
 def api_keys(options: ServeOptions, stored: bool = False) -> list[bytes]:
-    """Return the API keys in the file. Raise UsageError if other machines could use the server without a key.
+    """Return the keys in the key file, if any. Raise UsageError if other machines could use the server without a key.
 
     `stored` tells whether the database has, or had, keys.
     """

@@ -85,7 +85,7 @@ class Service:
         # Key look-ups use a separate connection, so that they do not wait for glossaries.
         self._key_database = self.database.another()
         self.api_keys = KeyStore(self._key_database)
-        # By key: when the last look-up of the key started, and its task
+        # API key -> monotonic time at which its last look-up started, and the task of the look-up
         self._searches = dict[str, tuple[float, asyncio.Task[tuple[bool, ApiKey | None]]]]()
         self._has_stored_keys = self.api_keys.exist
 
@@ -97,8 +97,9 @@ class Service:
     async def read(self, request: Request, max_bytes: int = 0) -> Fields:
         """Return the fields of a request, and look up its API key.
 
-        Refuse with 400 if the body is malformed, with 408 if it does not arrive in time, and with 413 if it is too
-        large. For files, `max_bytes` raises the limit on the body.
+        Raise Refusal (400) if the body is malformed, (408) if it does not arrive in time, (413) if it is too large, and
+        (503) if too many large bodies are being read or the database cannot be used. For files, `max_bytes` raises the
+        limit on the body.
         """
         try:
             async with asyncio.timeout(self.limits.body_seconds):
@@ -114,8 +115,8 @@ class Service:
     async def identify(self, request: Request, fields: Fields) -> None:
         """Look up the API key of a request in the database. Do nothing if the database is in memory.
 
-        Requests with the same key share a look-up, and its result is valid for KEY_SECONDS. A single thread does all
-        look-ups. It would be too slow if each request needed a look-up of its own.
+        Requests with the same key share a look-up, and its result is valid for KEY_SECONDS. A look-up for each request
+        would be too slow, because a single thread does all look-ups. Raise Refusal (503) if the database fails.
         """
         if not self.database.place:
             return
@@ -137,7 +138,7 @@ class Service:
         return bool(self.keys) or self._has_stored_keys
 
     def key_of(self, request: Request) -> ApiKey | None:
-        """Return the API key of a request if the key is in the database, or None."""
+        """Return the API key of a request, or None if the database does not have the key."""
         return getattr(request.state, "key", None)
 
     def _given_key(self, request: Request, fields: Fields) -> str:
@@ -147,10 +148,10 @@ class Service:
         return key.strip()
 
     def check_key(self, request: Request, fields: Fields, *names: str, missing: int = 400) -> None:
-        """Check the API key in a field or in the Authorization header.
+        """Check the API key in a field or in the Authorization header, if requests need a key.
 
-        Refuse with 403 if the key is wrong, and with the status `missing` if there is no key. The message then mentions
-        the first field in `names`.
+        Raise Refusal (403) if the key is wrong. If there is no key, raise a Refusal with the status `missing`, whose
+        message mentions the first field in `names`.
         """
         if not self.needs_keys or self.key_of(request):
             return
@@ -162,10 +163,11 @@ class Service:
             raise Refusal(403, "Invalid API key")
 
     async def charge(self, request: Request) -> None:
-        """Charge a request and the characters of its texts to its API key.
+        """Charge a request and the characters of its texts to its API key, if the key is in the database.
 
-        Refuse with 429 if they exceed a limit of the key. In version 2 of DeepL's API, refuse with 456 if they exceed
-        its limit per day. Call this method after the request is admitted, so that a refused request costs nothing.
+        Raise Refusal (429) if this would exceed a limit of the key. In version 2 of DeepL's API, the status for the
+        limit per day is 456 instead. Call this method after the request is admitted, so that a refused request costs
+        nothing.
         """
         key = self.key_of(request)
         if not key:
@@ -177,7 +179,7 @@ class Service:
             raise Refusal(status, exceeded.text, retry_after=exceeded.seconds)
 
     async def stored(self, function: Callable[..., Result], *arguments: object) -> Result:
-        """Return the result of a function that uses the database. Refuse with 503 if the database cannot be used."""
+        """Call a function that uses the database, and return its result. Raise Refusal (503) if the database fails."""
         return await self.pool.workers.in_database(function, *arguments)
 
     def texts_of(self, request: Request, fields: Fields, name: str) -> tuple[list[str], bool]:
@@ -189,7 +191,7 @@ class Service:
     def count(self, request: Request, texts: Sequence[str]) -> None:
         """Count the texts of a request. Further calls for the same request do not change the totals of the server.
 
-        Refuse with 400 if the texts together are too long.
+        Raise Refusal (400) if the texts together are too long.
         """
         characters = sum(map(len, texts))
         is_counted = hasattr(request.state, "texts")
@@ -209,7 +211,7 @@ class Service:
         text_format: TextFormat,
         options: SearchOptions = MODEL_DEFAULTS,
     ) -> Answer:
-        """Translate the texts of a request. Refuse with 400 if no model translates between the languages of `pair`.
+        """Translate the texts of a request. Raise Refusal (400) if there is no route between the languages of `pair`.
 
         The source language may be "auto".
         """
@@ -226,7 +228,10 @@ class Service:
         return Answer(translations, route.source, confidence)
 
     def route(self, request: Request, source: str, target: str) -> LanguageRoute:
-        """Return a route between two languages, and set its name for ROUTE_HEADER. Refuse with 400 if none exists."""
+        """Return the route between two languages. Raise Refusal (400) if there is none.
+
+        The name of the route is stored in the request, for ROUTE_HEADER.
+        """
         route = self.pool.find(source, target)
         request.state.route = route.name
         return route
@@ -234,7 +239,8 @@ class Service:
     async def translate_file(self, request: Request, kind: str, data: bytes, pair: tuple[str, str]) -> bytes:
         """Return a translated file, and count its characters. `kind` is a name in `documents.formats.FORMATS`.
 
-        Refuse with 400 if the file is not in this format. The source language may be "auto".
+        `pair` is the source language, which may be "auto", and the target language. Raise Refusal (400) if the
+        file is not in this format.
         """
         return await while_connected(request, self._translate_file(request, kind, data, pair))
 
@@ -285,9 +291,10 @@ class Service:
         return await workers.in_thread(assemble, text_format, texts, results, short=short)
 
     async def source_language(self, texts: Sequence[str], source: str, target: str) -> tuple[str, int | None]:
-        """Return the source language. If `source` is "auto", detect it, and also return the confidence in percent.
+        """Return the source language and None.
 
-        Refuse with 400 if the detector is certain that the text is in a language that no model has.
+        If `source` is "auto", return the detected language and the confidence in percent instead. Raise Refusal
+        (400) if the detector is certain that the text is in a language that no model has.
         """
         if source.lower() != "auto":
             return source, None
@@ -315,9 +322,9 @@ class Service:
 def _by_rank(
     units: Sequence[Sequence[str]], translated: Iterable[route_runner.Ranks], count: int
 ) -> list[list[tuple[Aligned, ...]]]:
-    """Regroup the translations of units. Item [i][rank] of the result holds those of text i; rank 0 is the best.
+    """Regroup the translations of units by text. In the result, [i][rank] has one translation of each unit of text i.
 
-    A unit with fewer than `count` translations repeats its last one.
+    Rank 0 is the best. A unit with fewer than `count` translations repeats its last one.
     """
     padded = ([ranks[min(rank, len(ranks) - 1)] for rank in range(count)] for ranks in translated)
     return [list(zip(*islice(padded, len(own)), strict=True)) or [()] for own in units]

@@ -17,7 +17,7 @@ MAX_FILE_BYTES = 1 << 28
 
 
 async def suggest(request: Request) -> JSONResponse:
-    """Append a suggestion to the server's file. Refuse with 403 if the server has no such file."""
+    """Append a suggestion to the server's file. Raise Refusal (403) if the server has no such file."""
     service: Service = request.app.state.service
     fields = await service.read(request)
     service.check_key(request, fields, "api_key", "apiKey")
@@ -35,7 +35,7 @@ async def suggest(request: Request) -> JSONResponse:
 
 
 def append(path: Path, line: bytes) -> None:
-    """Append a line to a file. Only the owner may read a new file. Refuse with 503 if it is full or not writable."""
+    """Append a line to a file. Only the owner may read a new file. Raise Refusal (503) if it is full or unwritable."""
     try:
         file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         try:

@@ -24,7 +24,7 @@ MAX_MEMORY = 1 << 30  # bytes
 
 def main() -> None:
     os.nice(NICE)
-    for number in (signal.SIGINT, signal.SIGTERM):  # after such a signal, the server still finishes its requests
+    for number in (signal.SIGINT, signal.SIGTERM):  # after such a signal, the server still needs this process
         signal.signal(number, signal.SIG_IGN)
     end_with_parent(os.getppid())
     limit_memory(MAX_MEMORY)
@@ -34,7 +34,7 @@ def main() -> None:
 
 
 def _answer(call: dict[str, Any]) -> dict[str, Any]:
-    """Return {"result": ...}, or {"refusal": reason} if a text is not in its format or takes too much memory."""
+    """Return {"result": ...}, or {"refusal": reason} if the input is not in its format or takes too much memory."""
     fields = call["format"]
     text_format = TextFormat(**(fields | {"outline": Outline(**fields["outline"])}))
     try:

@@ -25,8 +25,8 @@ class TextFormat:
     protect: bool | None = None  # keep placeholders away from the model; if None, do so in all formats but plain text
     ignored: tuple[str, ...] = ()  # HTML or XML elements that are copied, not translated
     outline: Outline = field(default_factory=Outline)  # where the segments of XML end
-    joined: bool = False  # the lines of plain text are parts of one sentence
-    spaced: bool = False  # keep the white space around each line
+    joined: bool = False  # whether the lines of plain text are parts of one sentence
+    spaced: bool = False  # whether to keep the white space around each line
     language: str = ""  # of the translation
     source_language: str = ""
     keep: tuple[str, ...] = ()  # words and phrases that are not translated
@@ -41,7 +41,7 @@ class TextFormat:
         return kept_phrases(tuple(self.keep)) if self.keep else None
 
     def document(self, source: str | bytes) -> Document:
-        """Parse a text with markup, or the bytes of a file. Raise DataError if they are not in this format."""
+        """Parse a text with markup, or the bytes of a file. Raise DataError if `source` is not in this format."""
         options = ReadOptions(
             self.protect is not False,
             shortest(self.language),
@@ -91,7 +91,7 @@ class MarkedText:
         self.units = [segment.text for segment in document.segments]
 
     def translated(self, results: Sequence[Aligned]) -> str:
-        """Return the translated text, given the translations of its units. Keep the source of a blank translation."""
+        """Return the translated text, given the translations of its units. If one is blank, keep the unit's source."""
         for segment, source, result in zip(self._document.segments, self._sources, results, strict=True):
             segment.result = source
             segment.result = place_marks(segment, result)
@@ -131,7 +131,7 @@ def assemble(
 
 
 def _with_outer_space(source: str, text: str) -> str:
-    """Return `text` with the white space around its source. Return a blank source itself."""
+    """Return `text` with the outer white space of `source`. If `source` is blank, return `source`."""
     if not source.strip():
         return source
     return source[: len(source) - len(source.lstrip())] + text + source[len(source.rstrip()) :]

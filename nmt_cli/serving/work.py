@@ -53,7 +53,7 @@ class Workers:
         self._killed = list[Process]()
         self._tasks = set[asyncio.Task[None]]()
         self._warned = -math.inf  # when the last warning about the database was logged
-        self._idle = list[tuple[asyncio.AbstractEventLoop, Process]]()  # processes without a call, and their loops
+        self._idle = list[tuple[asyncio.AbstractEventLoop, Process]]()  # with event loops
 
     async def in_thread(self, function: Callable[..., Result], *arguments: object, short: bool = False) -> Result:
         return await to_thread.run_sync(function, *arguments, limiter=self._short_threads if short else self._threads)
@@ -61,7 +61,10 @@ class Workers:
     async def map_in_thread(
         self, function: Callable[..., Result], *columns: Iterable[object], short: bool = False
     ) -> list[Result]:
-        """Call a function for all items in one thread, like `map`. If cancelled, stop after the current item."""
+        """Return the results of `function` for all items, like `map`, but in a thread.
+
+        If cancelled, stop after the current item.
+        """
         cancelled = threading.Event()
 
         def run() -> list[Result]:
@@ -79,9 +82,10 @@ class Workers:
             cancelled.set()
 
     async def in_database(self, function: Callable[..., Result], *arguments: object, accounts: bool = False) -> Result:
-        """Return the result of a function that uses the database. Refuse with 503 if the database cannot be used.
+        """Return the result of a function that uses the database. Raise Refusal (503) if the database cannot be used.
 
-        A request that is cancelled does not wait for the function, which still completes.
+        `accounts` selects the thread for API keys. A request that is cancelled does not wait for the function,
+        which still completes.
         """
         try:
             limiter = self._account_threads if accounts else self._glossary_threads
@@ -96,10 +100,10 @@ class Workers:
             warn(text)
 
     async def in_process(self, text_format: TextFormat, texts: Sequence[str], results: Any = None) -> Any:
-        """Call `serving.texts.units_of` in a child process, or `assemble` if `results` is given. Return its value.
+        """Return the result of `serving.texts.units_of`, or of `assemble` if `results` is given, from a child process.
 
-        Cancellation kills the process. Raise DataError if a text is not in this format. Refuse with 503 if the process
-        fails.
+        Cancellation kills the process. Raise DataError if a text is not in this format, and Refusal (503) if the
+        process fails.
         """
         return await self._call({"format": asdict(text_format), "texts": texts, "results": results})
 
@@ -135,7 +139,7 @@ class Workers:
         return answer["result"]
 
     def _take(self) -> Process | None:
-        """Take a running process of this event loop from the idle ones. Return None if there is none."""
+        """Return an idle process of this event loop, no longer listed as idle, or None if there is none."""
         while self._idle:
             loop, process = self._idle.pop()
             if loop is asyncio.get_running_loop() and process.returncode is None:
@@ -165,7 +169,7 @@ class Workers:
 
 
 async def _start() -> Process:
-    # -P excludes the working directory from the module search path.
+    # -P excludes the working directory from the module search path, so find the package through PYTHONPATH.
     paths = [str(IMPORT_ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(paths)}
     command = [sys.executable, "-P", "-m", "nmt_cli.serving.text_process"]

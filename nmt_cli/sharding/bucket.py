@@ -16,7 +16,7 @@ WITH_DIRECTORIES = {"file", "local", "sftp", "ssh", "hdfs", "webhdfs", "smb"}  #
 
 
 class Bucket:
-    """A directory of an object store. Each file is uploaded as a whole."""
+    """A directory (key prefix) in an object store. Each file is uploaded as a whole."""
 
     def __init__(self, url: str) -> None:
         self.place = url.rstrip("/")
@@ -44,14 +44,17 @@ class Bucket:
             try:
                 stream: IO[bytes] = self._files.open(self._path(name), "rb")
             except FileNotFoundError:
-                raise FileNotFoundError(errno.ENOENT, "it does not exist", f"{self.place}/{name}") from None
+                raise FileNotFoundError(errno.ENOENT, "no such file", f"{self.place}/{name}") from None
             return stream
 
     def claim(self, name: str, data: bytes) -> bool:
         return self.create(name, data)
 
     def create(self, name: str, data: bytes) -> bool:
-        """Write a small file unless it exists. If the store cannot create exclusively, two workers may both succeed."""
+        """Write a small file unless it exists, and return whether it was written.
+
+        If the store has no exclusive creation, two workers may both succeed.
+        """
         if self.exists(name):
             return False
         with remote(self.place):
@@ -103,7 +106,7 @@ def file_system(url: str) -> tuple[Any, str]:
         try:
             files, path = fsspec.core.url_to_fs(url)
         except ImportError as error:
-            raise UsageError(f"{url}: {error}. Or run pip install 'nmt-cli[cloud]'") from None
+            raise UsageError(f"{url}: {error}. You can also run: pip install 'nmt-cli[cloud]'") from None
         except ValueError as error:
             raise MissingError(f"{url}: {error}") from None
         return files, path
@@ -111,7 +114,10 @@ def file_system(url: str) -> tuple[Any, str]:
 
 @contextlib.contextmanager
 def remote(place: str) -> Iterator[None]:
-    """Convert errors of a store's library to StorageError. OSErrors with an errno stay, and name `place` or a file."""
+    """Convert errors of a store's library to StorageError.
+
+    NmtErrors, and OSErrors with an errno, are raised again. If such an OSError has no file name, it gets `place`.
+    """
     try:
         yield
     except (NmtError, NotImplementedError):

@@ -21,7 +21,7 @@ WILDCARD = re.compile(r"[*?\[]")
 
 @dataclass(frozen=True)
 class Input:
-    """A file to translate. The output has the same name, relative to the output directory."""
+    """A file to translate. The output has the same `name`, which is a path relative to the output directory."""
 
     name: str
     place: str  # path or URL
@@ -41,7 +41,7 @@ def find(arguments: Sequence[str]) -> list[Input]:
     found = [each for word in arguments for each in (_found_remotely(word) if is_url(word) else _local(word))]
     found = sorted(dict.fromkeys(found), key=lambda each: each.name)
     for each in found:
-        if any("\ud800" <= character <= "\udfff" for character in each.name):  # Python represents undecodable bytes so
+        if any("\ud800" <= character <= "\udfff" for character in each.name):  # Python uses these for undecodable bytes
             raise UsageError(f"the file name {printable(each.name)} is not UTF-8. Rename the file")
     for one, other in pairwise(found):
         if one.name == other.name:
@@ -92,7 +92,7 @@ def _remote(word: str) -> Iterator[Input]:
 
 
 def _fixed(pattern: str) -> str:
-    """Return the directory in which all files of a pattern are: its part before the first wildcard."""
+    """Return the directory that contains all matches of a pattern, from the part before the first wildcard."""
     before = pattern[: found.start()] if (found := WILDCARD.search(pattern)) else pattern
     return before.rpartition("/")[0] or ("/" if before.startswith("/") else ".")
 

@@ -1,15 +1,15 @@
 """Translation jobs that several workers share. A job is divided into units of lines, and stored in these files:
 
     units/job.json              the input files, the model and the options, which determine the output
-    units/counts/00003.json     the numbers of lines and bytes in each unit of one file
-    units/plan.json             the same numbers for all files, written when all files are counted
+    units/counts/00003.json     [lines, bytes] of each unit of one input file
+    units/plan.json             [lines, bytes] of each unit of all files, written when all files are counted
     units/012/0012345.json      the sidecar of a unit, which marks the unit as finished
-    units/012/0012345-HASH      the translated lines of a unit; HASH begins their SHA-256; the sidecar names this file
+    units/012/0012345-HASH      the translated lines of a unit; HASH begins their SHA-256; the sidecar records this name
     units/012/0012345.claim     marks a unit that a worker has begun; this worker may have been killed since
     units/012/0012345.failed    the reason why the translation of a unit failed
     units/parts/                temporary files
 
-If several workers translate the same unit, the last sidecar replaces the others. Every sidecar names a complete file.
+If several workers translate the same unit, the last sidecar replaces the others. All sidecars refer to complete files.
 """
 
 import dataclasses
@@ -86,7 +86,7 @@ class Failure:
 
 
 class States(NamedTuple):
-    """The numbers of the units that are finished, that have failed, and that workers have claimed."""
+    """Sets of unit numbers: finished units, failed units, and units that workers have claimed."""
 
     done: set[int]
     failed: set[int]
@@ -136,7 +136,7 @@ class Job:
         return [counts[number] for number in range(len(self.files))]
 
     def _read(self, name: str, kind: type[T]) -> T | None:
-        """Return a record from the store, or None if it does not exist. Raise DataError if it is damaged."""
+        """Return the record in a file, or None if the file does not exist. Raise DataError if the file is damaged."""
         try:
             with self.store.open(name) as file:
                 data = file.read(MAX_JSON_BYTES + 1)
@@ -220,10 +220,10 @@ class Job:
 
 
 def begin(output: str, files: Sequence[Input], identity: Mapping[str, Any], unit_lines: int | None) -> Job:
-    """Return the job in the store `output`, or create it.
+    """Return the job in the store `output`. If the store has no job, create one.
 
     If `unit_lines` is None, an existing job keeps its number of lines per unit. Raise OutputError if the store has a
-    different job or contains an input file, and UsageError if an input is in a directory called "units".
+    different job or contains an input file, and UsageError if the name of an input begins with the directory "units".
     """
     store = store_of(output, PARTS)
     if reserved := next((file.name for file in files if file.name.split("/")[0] == FOLDER), None):

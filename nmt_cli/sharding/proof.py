@@ -17,7 +17,7 @@ MISSING = "not translated"
 
 
 def problems(job: Job) -> Iterator[tuple[Unit, str]]:
-    """Yield each unit without a valid result, and the reason. Reads input and output once, and compares all hashes."""
+    """Yield each unit without a valid result, and the reason. Read input and output once, and compare all hashes."""
     with Reader(job.files) as reader:
         for unit in job.units:
             if reason := _problem(job, unit, reader)[1]:
@@ -29,6 +29,8 @@ def join(job: Job, output: str | None) -> list[str]:
 
     `output` is a directory, or a file if there is only one input. None means the job's own directory. An output is
     compressed according to the suffix of its name. If a unit has no valid result, write nothing and raise DataError.
+    Raise UsageError if `output` is a file but there are several inputs, and OutputError if an output would replace
+    an input or a special file.
     """
     store, names = _outputs(job, output)
     for name in names:
@@ -53,7 +55,7 @@ def join(job: Job, output: str | None) -> list[str]:
 
 
 def _check_replaceable(store: Store, name: str, job: Job) -> None:
-    """Raise OutputError if an output would replace an input or a special file. `Directory.keep` refuses directories."""
+    """Raise OutputError if an output would replace an input or a special file. `Directory.keep` tests directories."""
     if not isinstance(store, Directory) or not (target := store.path / name).exists():
         return
     if artefact.is_one_of(target, (Path(file.place) for file in job.files if not is_url(file.place))):

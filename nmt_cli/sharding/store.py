@@ -30,19 +30,19 @@ class Store(Protocol):
         """Open a file for reading. Raise FileNotFoundError if it does not exist."""
 
     def claim(self, name: str, data: bytes) -> bool:
-        """Write a small file unless it exists, and return whether it was written. Readers may see a part of it."""
+        """Write a small file unless it exists, and return whether it was written. Readers may see it incomplete."""
 
     def create(self, name: str, data: bytes) -> bool:
         """Write a small file in one step unless it exists, and return whether it was written."""
 
     def replace(self, name: str, data: bytes) -> None:
-        """Write a small file in one step."""
+        """Write a small file in one step, and replace any old one."""
 
     def part(self) -> Path:
         """Return a new local path for a file that `keep` will store."""
 
     def keep(self, part: Path, name: str) -> None:
-        """Move a complete local file into the store, in one step."""
+        """Move a complete local file into the store in one step, and replace any old file."""
 
     def remove(self, name: str) -> None:
         """Remove a file if it exists."""
@@ -130,5 +130,5 @@ class Directory:
 
 
 def store_of(place: str, parts: str = "") -> Store:
-    """Return the store at a path or a URL. A directory keeps temporary files in its subdirectory `parts`."""
+    """Return the store at a path or a URL. A directory keeps temporary files in its subdirectory `parts`, if given."""
     return Bucket(place) if is_url(place) else Directory(Path(place), parts)

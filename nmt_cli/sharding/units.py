@@ -1,4 +1,4 @@
-"""Divide files into units, which are ranges of whole lines. Their sizes depend only on the file and the options."""
+"""Divide files into units, which are ranges of whole lines. The sizes depend only on the file and the options."""
 
 import contextlib
 import hashlib
@@ -12,7 +12,7 @@ from nmt_cli.system.errors import DataError
 
 UNIT_LINES = 10_000
 MAX_UNIT_BYTES = 16 << 20  # a unit ends after the line that reaches this size
-BLOCK = 1 << 20
+BLOCK = 1 << 20  # bytes that are read at once
 
 
 class Unit(NamedTuple):
@@ -20,7 +20,7 @@ class Unit(NamedTuple):
     file: int  # index of the input file
     first: int  # number of the first line in the file, from 1
     lines: int
-    offset: int  # offset in the decompressed file
+    offset: int  # in the decompressed file, in bytes
     bytes: int
 
     @property
@@ -36,7 +36,7 @@ class Content(NamedTuple):
 
 
 def measure(file: IO[bytes], most_lines: int) -> Iterator[tuple[int, int]]:
-    """Yield the numbers of lines and bytes in each unit of an open file, at most `most_lines` lines."""
+    """Yield a tuple (lines, bytes) for each unit of an open file. A unit has at most `most_lines` lines."""
     import numpy as np  # here, because most workers read the plan and do not count
 
     lines = size = 0
@@ -63,11 +63,11 @@ def measure(file: IO[bytes], most_lines: int) -> Iterator[tuple[int, int]]:
 
 
 class Reader(contextlib.AbstractContextManager["Reader"]):
-    """Reads the units of several files. In a compressed file, skipped lines are decompressed, too."""
+    """Reads the units of several files. To skip lines of a compressed file, it must decompress them."""
 
     def __init__(self, files: list[Input]) -> None:
         self._files = files
-        self._file_index = -1  # the open file; -1: none
+        self._file_index = -1  # index of the open file; -1 if none is open
         self._offset = 0
         self._stream: IO[bytes]
         self._opened = contextlib.ExitStack()
@@ -119,7 +119,7 @@ def _content(stream: IO[bytes], unit: Unit) -> Content | None:
 
 
 def count(file: Input, most_lines: int) -> list[tuple[int, int]]:
-    """Read a whole file and return the numbers of lines and bytes in each of its units."""
+    """Read a whole file and return a tuple (lines, bytes) for each of its units."""
     with inputs.opened(file) as stream:
         return list(measure(stream, most_lines))
 

@@ -46,7 +46,10 @@ class Worker:
         self.lines = 0
 
     def run(self, progress: Progress) -> None:
-        """Translate units until each has a result or is in `failures`. Raise errors of the disk and of the store."""
+        """Translate units until each has a result or has failed. Raise errors of the input, disk and store.
+
+        The failures of this worker are added to `failures`.
+        """
         lanes = [threading.Thread(target=self._lane, daemon=True, name=f"unit {lane}") for lane in range(LANES)]
         try:
             for lane in lanes:
@@ -92,7 +95,7 @@ class Worker:
             self._events.put(error)
 
     def _do_next(self) -> bool:
-        """Translate the next unit. Return False if there is none. Let another lane begin when all lines are read."""
+        """Translate the next unit. Return False if there is none. When its lines are read, let another lane begin."""
         once = threading.Lock()
 
         def end_turn() -> None:
@@ -161,7 +164,7 @@ class Worker:
         return not damage
 
     def _do(self, unit: Unit, content: Content, all_read: Callable[[], None]) -> Failure | None:
-        """Translate a unit and store its result. If that fails, store and return the failure."""
+        """Translate a unit and store its result. If the translation fails, store and return the failure."""
         part = self._job.store.part()
         try:
             try:

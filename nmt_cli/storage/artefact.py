@@ -88,7 +88,7 @@ def free_megabytes(path: Path) -> int:
 
 
 def make_directory(path: Path) -> None:
-    """Create a directory and its parents, and sync them to disk. Raise OutputError if the path is not possible."""
+    """Create a directory and its parents, and sync them to disk. Raise OutputError if a file is in the way."""
     try:
         for directory in [each for each in (path, *path.parents) if not each.is_dir()][::-1]:
             directory.mkdir(exist_ok=True)
@@ -107,7 +107,7 @@ def open_no_symlink(path: str, flags: int) -> int:
 
 @contextlib.contextmanager
 def os_errors(path: Path) -> Iterator[None]:
-    """Convert OSErrors to NmtErrors. If an error names no file, add this path."""
+    """Convert OSErrors to NmtErrors. If an error has no file name, `path` becomes its file name."""
     try:
         yield
     except OSError as error:
@@ -243,8 +243,8 @@ def staged(
     """Yield a temporary directory for the caller to fill. At the end of the block, it becomes the artefact `target`.
 
     The manifest contains `entries`, which the caller may change during the block. Raise OutputError if the target
-    exists, unless `overwrite` is true and the target has a manifest. If `own_name` is true, only nmt uses this name, so
-    `overwrite` also replaces a target without a manifest.
+    exists, unless `overwrite` is true and the target has a manifest. If `own_name` is true, only nmt uses the name of
+    the target, so `overwrite` also replaces a target without a manifest.
     """
     target = _resolved(target)
     restore(target)
@@ -298,7 +298,7 @@ def verify(directory: Path, kind: str, *, content: bool = True) -> dict[str, Any
 
 
 def was_locked(directory: Path) -> bool:
-    """Return False if `locked` cannot have created `directory`: it has entries but no lock file, or it is a file."""
+    """Return whether `directory` is missing, is empty or has a lock file. If not, `locked` did not create it."""
     try:
         return (directory / LOCK).exists() or not any(directory.iterdir())
     except FileNotFoundError:
@@ -309,9 +309,9 @@ def was_locked(directory: Path) -> bool:
 
 @contextlib.contextmanager
 def locked(directory: Path, name: str) -> Iterator[None]:
-    """Lock a directory for this process. If another process holds the lock, raise BusyError.
+    """Lock a directory for this process during the block. If another process holds the lock, raise BusyError.
 
-    The error message begins with `name` and the path.
+    The error message begins with `name`, which tells what the directory is for, and the path.
     """
     make_directory(directory)
     with open(directory / LOCK, "a+", opener=open_no_symlink) as file:

@@ -1,4 +1,4 @@
-"""The entries of each kind of manifest. Hashes prove only that files are unchanged, so `check` checks the entries."""
+"""The entries of each kind of manifest. Its hashes only prove that files are unchanged. `check` checks the entries."""
 
 import re
 from dataclasses import dataclass, field
@@ -42,9 +42,9 @@ class Manifest:
 @dataclass(frozen=True)
 class Model(Manifest):
     created: str = ""
-    steps: list[Count] = field(default_factory=list)
-    corpus: str | None = None
-    imported: str | None = None
+    steps: list[Count] = field(default_factory=list)  # steps of the checkpoints that the weights are from
+    corpus: str | None = None  # `Corpus.identity` of the training text
+    imported: str | None = None  # name of the model of another toolkit that was imported
     seen_tokens: Size | None = None
 
 
@@ -63,7 +63,7 @@ class Corpus(Manifest):
     pairs: Size
     vocabulary_size: Size
     source_vocabulary_size: Size | None = None
-    generated: bool = False
+    generated: bool = False  # true for the built-in toy corpus
     recipe: dict[str, Any] = field(default_factory=dict)
     sources: list[File] = field(default_factory=list)
 

@@ -28,7 +28,7 @@ class Rule(Protocol):
 
 
 def from_json(kind: type[T], values: dict[str, Any], path: Path) -> T:
-    """Return a dataclass built from the JSON object in the file `path`. Keys without a field are ignored.
+    """Return a dataclass built from the JSON object `values`, which was read from `path`. Ignore keys without a field.
 
     Raise DataError, which names the first wrong or missing value, if the object does not fit.
     """

@@ -23,7 +23,7 @@ def signals_blocked(numbers: Collection[int]) -> Iterator[None]:
 
 
 def end_with_parent(parent: int, *, thread_lasts: bool = True) -> None:
-    """Kill this process when process `parent`, which started it, ends, even by SIGKILL.
+    """Kill this process when its parent process (whose id is `parent`) ends for any reason, even SIGKILL.
 
     Linux kills this process as soon as the thread that started it ends. If that thread may end before the parent does
     (`thread_lasts=False`), or on macOS, a thread of this process watches the parent instead.

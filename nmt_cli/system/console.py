@@ -74,7 +74,7 @@ def is_live() -> bool:
 
 
 class Progress:
-    """A progress bar on a terminal, or elsewhere a log line at most every `every` seconds. Nothing if quiet."""
+    """Shows a progress bar on a terminal, or else a log line at most every `every` seconds. If quiet, shows nothing."""
 
     def __init__(self, title: str, total: int | None, unit: str, *, every: float = 10, done: int = 0) -> None:
         self.title, self.total, self.unit, self.every = title, total, unit, every
@@ -101,7 +101,7 @@ class Progress:
             self._live.stop()
 
     def advance(self, count: int = 1, text: str = "") -> None:
-        """Add `count` units; show `text` beside the bar."""
+        """Add `count` units. Show `text` beside the bar, or at the end of a log line."""
         self.done += count
         now = time.monotonic()
         if self._live:

@@ -1,4 +1,4 @@
-"""Errors for users, with exit codes in the style of sysexits.h. A retry may succeed after 69, 74, 75 and 143."""
+"""Errors for users, with exit codes as in sysexits.h. After exit code 69, 74, 75 or 143, a retry may succeed."""
 
 import errno
 
@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
 INTERRUPTED = 130  # SIGINT
 BROKEN_PIPE = 141  # SIGPIPE
-TERMINATED = 143  # SIGTERM, after saving
+TERMINATED = 143  # SIGTERM; training first saves a checkpoint, and also exits with this code after SIGUSR1
 
 NOT_FINITE = "the model's scores are not finite. Its weights are damaged or training diverged"
 
@@ -57,7 +57,7 @@ class OutputError(NmtError):
 
 
 class StorageError(NmtError):
-    """A lack or failure of resources: a full disk, too little memory, a broken device, a lost process."""
+    """A resource that ran out or failed: a full disk, too little memory, a broken device, a dead process."""
 
     exit_code = 74
 
@@ -75,19 +75,19 @@ def printable(text: object, limit: int = 300) -> str:
 
 
 def meant(name: str, known: "Iterable[str]") -> str:
-    """Return "Did you mean NAME?" with the closest known name, or "". `name` may be an abbreviation, such as ct2."""
+    """Return "Did you mean NAME?" with the closest known name, or "" if none is close. `name` may abbreviate it."""
     import difflib
 
     names = list(known)
     short = name.lower()
     near = [each for each in names if len(short) > 1 and each.lower().startswith(short)][:1]
     near = near or difflib.get_close_matches(name, names, 1) or difflib.get_close_matches(short, names, 1)
-    near = near or sorted((each for each in names if len(short) > 1 and _within(short, each.lower())), key=len)
+    near = near or sorted((each for each in names if len(short) > 1 and _abbreviates(short, each.lower())), key=len)
     return f"Did you mean {printable(near[0], 60)}?" if near else ""
 
 
-def _within(short: str, name: str) -> bool:
-    """Return whether `short` abbreviates `name`: the same first character, and the others in order."""
+def _abbreviates(short: str, name: str) -> bool:
+    """Return whether `name` begins with the first character of `short`, and contains the others in order."""
     rest = iter(name)
     return name[:1] == short[:1] and all(character in rest for character in short)
 
@@ -99,7 +99,9 @@ def from_os_error(error: OSError) -> NmtError:
     if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.EISDIR):
         return MissingError(f"cannot read{where}: {cause}. Check the path")
     if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS, errno.EEXIST):
-        return OutputError(f"cannot create or open{where}: {cause}. Choose another path or change its permissions")
+        return OutputError(
+            f"cannot create or open{where}: {cause}. Choose another path or change this one's permissions"
+        )
     return StorageError(f"cannot read or write{where}: {cause}. If the disk is full, free some space. Then try again")
 
 

@@ -14,7 +14,7 @@ ROOT = Path("/")
 
 
 def usable_cores() -> int:
-    """Return the number of usable cores. Fractional quotas round down, to at least one core."""
+    """Return the number of usable cores. A fractional quota is rounded down, but to at least one core."""
     cores = allowed_cores()
     for group in _groups("cpu"):
         v1 = [*_numbers(group / "cpu.cfs_quota_us"), *_numbers(group / "cpu.cfs_period_us")]

@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 from nmt_cli.system.errors import UsageError
 
-# Variables of array jobs: a task's number, the first number, and the number of tasks or the last number. "": the
-# scheduler sets no such variable.
+# Environment variables of array jobs: the task's number, the first task's number, and the number of tasks (or the last
+# task's number). "" means that the scheduler sets no such variable.
 ARRAYS = (
     ("SLURM_ARRAY_TASK_ID", "SLURM_ARRAY_TASK_MIN", "SLURM_ARRAY_TASK_COUNT"),
     ("JOB_COMPLETION_INDEX", "", ""),  # Kubernetes
@@ -31,7 +31,7 @@ ADVICE = "Pass the worker's number and the number of workers, such as --shard 1/
 
 
 class Shard(NamedTuple):
-    """Worker `number` of `workers`, from 1. In `nmt translate`, the number decides only where the worker begins."""
+    """Worker `number` (from 1) of `workers`. In `nmt translate`, the number decides only where the worker begins."""
 
     number: int
     workers: int
@@ -40,7 +40,7 @@ class Shard(NamedTuple):
         return f"{self.number}/{self.workers}"
 
     def start(self, total: int) -> int:
-        """Return the number of the first of `total` units in this worker's share."""
+        """Return the number (from 0) of the first of `total` units in this worker's share."""
         return (self.number - 1) * total // self.workers
 
     def end(self, total: int) -> int:
@@ -48,11 +48,11 @@ class Shard(NamedTuple):
 
 
 def parse(text: str, environment: Mapping[str, str] = os.environ) -> Shard:
-    """Return the shard that an option names: "3/8", "auto", or "auto/8" if the scheduler sets no number of tasks.
+    """Return the shard for the value of --shard: "3/8", "auto" or "auto/8".
 
     "auto" reads the scheduler's variables for the tasks of an array job and for the processes of a task. If both are
-    set, process P (from 0) of Q in task I (from 1) of N is worker (I - 1) * Q + P + 1 of N * Q. Raise UsageError if
-    neither is set.
+    set, process P (from 0) of Q in task I (from 1) of N is worker (I - 1) * Q + P + 1 of N * Q. If neither is set,
+    raise UsageError. In "auto/8", 8 replaces N or, outside array jobs, Q. Without any variables, it means 1/8.
     """
     if found := re.fullmatch(r"([0-9]{1,9})/([0-9]{1,9})", text):
         shard = Shard(int(found[1]), int(found[2]))
@@ -73,7 +73,7 @@ def _from_scheduler(environment: Mapping[str, str], count: int) -> Shard:
         tasks = count or numbers.get(array[2], 0)
         if not tasks:
             raise UsageError(f"{array[0]} is set, but the number of tasks N is not. Pass --shard auto/N")
-        # N consecutive task numbers have different remainders, even if the first number is neither 0 nor 1.
+        # If the first number is unknown, this still works: N consecutive task numbers have N different remainders.
         task = (numbers[array[0]] - numbers.get(array[1], 0)) % tasks
     elif ranks > 1 or count:
         ranks = count or ranks

@@ -15,7 +15,7 @@ from types import FrameType
 from nmt_cli.system.errors import INTERRUPTED, TERMINATED
 
 CODES: dict[int, int] = {signal.SIGINT: INTERRUPTED, signal.SIGTERM: TERMINATED}
-ECHO_SECONDS = 1.0  # a second signal this soon is an echo: launchers forward signals that processes have received
+ECHO_SECONDS = 1.0  # a second signal this soon is ignored: launchers forward signals that all processes have received
 RETRY_SECONDS = 0.02  # how often to look whether an import has ended
 STARTING = "nmt_cli.commands.", "nmt_cli.__main__", __name__  # modules that run before a command's own work
 _received, _since = 0, 0.0  # the first signal and its time
@@ -31,7 +31,7 @@ def install() -> None:
 
 
 def received() -> int:
-    """Return the exit code for the signal received, or 0."""
+    """Return the exit code for the first signal received, or 0 if there was none."""
     return CODES.get(_received, 0)
 
 
@@ -51,7 +51,7 @@ def leave(code: int) -> None:
 
 
 def _handle(number: int, frame: FrameType | None) -> None:
-    """End the command with an exception, so that it removes temporary files. End it at once on a second signal."""
+    """End the command with an exception, so that it removes temporary files. On a later signal, end it at once."""
     global _received, _since
     if not _received:
         _received, _since = number, time.monotonic()
@@ -61,7 +61,7 @@ def _handle(number: int, frame: FrameType | None) -> None:
 
 
 def _raise_when_possible(number: int, frame: FrameType | None) -> None:
-    """Raise KeyboardInterrupt or SystemExit. But during an import before the command's own work, end the process."""
+    """Raise KeyboardInterrupt or SystemExit. During an import before the command's own work, exit at once instead."""
     importing, working = _state(frame)
     if importing and not working:
         leave(CODES[number])

@@ -43,7 +43,7 @@ def make_accelerator(settings: schema.Recipe, run: Path, tracker: str | None = N
     timeout = timedelta(seconds=float(os.environ.get("NMT_PATIENCE_SECONDS", 600)))
     ddp = accelerate.DistributedDataParallelKwargs(broadcast_buffers=False, gradient_as_bucket_view=True)
     handlers = [ddp, accelerate.InitProcessGroupKwargs(timeout=timeout, init_method=os.environ.get(INIT_METHOD))]
-    on_cpu = not torch.cuda.is_available()  # not on Apple's GPUs: they lack float64, in which losses are summed
+    on_cpu = not torch.cuda.is_available()  # do not use Apple's GPUs: they lack float64, in which losses are summed
     options = {"mixed_precision": "no", "dynamo_backend": "no", "log_with": tracker, "project_dir": run}
     try:
         accelerator = accelerate.Accelerator(cpu=on_cpu, kwargs_handlers=handlers, **options)

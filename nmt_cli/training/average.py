@@ -39,8 +39,9 @@ def mean_of(paths: list[Path]) -> Weights:
 def average(run: Path, last: int | None, out: Path | None, data: Path | None = None) -> tuple[Path, list[int]]:
     """Average the newest `last` checkpoints of a run into `out` (default: run/model). Return the path and the steps.
 
-    By default, `last` is averaging.last. If it is not given and averaging.best is set, use only the best checkpoint. If
-    averaging.with_start is set, mix in the start. Its share is chosen on the held-out sets of the corpus in `data`.
+    If `last` is None, use averaging.last or, if averaging.best is set, only the best checkpoint. If
+    averaging.with_start is set, mix in the start. `best_share` chooses the share on the held-out sets of the corpus in
+    `data` (default: as in `read_run`).
     """
     if out is not None and out.exists() and out.resolve() != (run / "model").resolve():
         raise OutputError(f"{out} exists already. Choose another --out")
@@ -84,7 +85,10 @@ def average(run: Path, last: int | None, out: Path | None, data: Path | None = N
 
 
 def steps_to_average(run: Path, settings: schema.Recipe, last: int | None) -> list[int]:
-    """Return the steps of the checkpoints to average. With averaging.best and without `last`, return one step."""
+    """Return the steps of the checkpoints to average. If averaging.best is set and `last` is None, return one step.
+
+    Raise DataError if there are no checkpoints, or fewer than `last`.
+    """
     steps, count = checkpoints.steps_in(run), last or settings.averaging.last
     if settings.averaging.best and last is None and steps:
         best = checkpoints.read_state(run, steps[-1]).best_step
@@ -110,14 +114,14 @@ def steps_to_average(run: Path, settings: schema.Recipe, last: int | None) -> li
 
 
 def mixture(end: Weights, start: Weights, share: float) -> Weights:
-    """Interpolate between weights. Share 0 returns `end`, and share 1 returns `start`."""
+    """Interpolate between weights. `share` is the share of `start`: 0 returns `end`, and 1 returns `start`."""
     return {name: tensor.lerp(start[name], share) for name, tensor in end.items()}
 
 
 def best_share(end: Weights, start: Weights, settings: schema.Recipe, corpus: Corpus | None) -> float:
     """Translate dev and general text with each mixture. Return the share of the start that `choose_share` chooses.
 
-    Without a dev set, print a warning and return 0.
+    Without a corpus or its dev set, print a warning and return 0.
     """
     splits = [split for split in ("dev", "general") if corpus and corpus.lines(split)[0]]
     if not corpus or "dev" not in splits:

@@ -1,6 +1,6 @@
 """Choose the sentences of each training step.
 
-The choice depends only on the corpus, the recipe's settings of training and the number of the step. Dropout depends
+The choice depends only on the corpus, the recipe's training settings and the step number. Dropout depends
 only on the random seed, the sentence and the step. The number of processes and their memory do not change the result.
 They only determine which process computes which sentences, and how many at once.
 """
@@ -71,7 +71,7 @@ def without_empty_parts(bounds: list[int]) -> list[int]:
 
 
 def count_steps(corpus: Corpus, tokens_per_step: int) -> int:
-    """Return the number of steps per epoch. All epochs have the same number, because it ignores their augmentation."""
+    """Return the number of steps per epoch. All epochs have the same number, because augmentation is ignored here."""
     tokens = int(corpus.src.offsets[-1] + corpus.tgt.offsets[-1])
     return max(1, min(corpus.fewest_lines, round(tokens / (2 * tokens_per_step))))
 
@@ -229,7 +229,7 @@ def group_micro_batches(costs: Sequence[int], rank: int, world: int, memory_toke
 
 
 def default_memory_tokens(model: schema.Model, device: torch.device) -> int:
-    """Estimate how many tokens per side one pass can have in the available memory. Return at least 256.
+    """Estimate how many tokens per side one pass can have in memory: at least 256 and, on a CPU, at most 8192.
 
     Use the total memory, not the free memory: a resumed run must form the same groups of micro-batches, so that it adds
     the gradients in the same order.

@@ -55,7 +55,7 @@ def steps_in(run: Path) -> list[int]:
 def regular(steps: list[int], every: int) -> list[int]:
     """Return the newest step and all multiples of `every`.
 
-    The others were saved because training stopped, or because the model was the best so far.
+    Other checkpoints were saved because training stopped, or because the model was the best so far.
     """
     return [step for step in steps if step % every == 0 or step == steps[-1]]
 
@@ -117,8 +117,8 @@ class Writer:
     def _write(self, state: State, model: ToHost, moments: ToHost, is_last: bool) -> None:
         """Write a checkpoint and remove old ones.
 
-        If the checkpoint cannot be written, raise the error only for the last checkpoint, or after MAX_FAILED_SAVES
-        failures in a row. Otherwise, print a warning. Always raise DivergedError.
+        If the checkpoint cannot be written, print a warning. But raise the error if this is the last checkpoint or the
+        MAX_FAILED_SAVES-th failure in a row. If a weight is not finite, always raise DivergedError.
         """
         try:
             self.metrics.commit()
@@ -219,7 +219,7 @@ def open_run(settings: schema.Recipe, corpus: Corpus, run: Path) -> int:
     if (settings.model.source_vocabulary or size) != source:
         found = f"{corpus.directory} has a source vocabulary of {source} tokens"
         raise DataError(f"{found}: set model.source_vocabulary={source}")
-    if steps_in(run) or (run / "model").exists():  # before that, every setting may change
+    if steps_in(run) or (run / "model").exists():  # before the first checkpoint, every setting may change
         if not stored.exists():
             raise DataError(
                 f"{stored} is missing, but its run has a model or checkpoints. Restore it, or pass another --run"
@@ -236,7 +236,7 @@ def open_run(settings: schema.Recipe, corpus: Corpus, run: Path) -> int:
         tokenizer.target_file(run / TOKENIZER).unlink(missing_ok=True)
         tokenizer.copy(corpus.tokenizer_file, run / TOKENIZER)
         artefact.replace_file(run / "corpus.json", artefact.json_bytes({"corpus": corpus.identity}))
-    words.copy(corpus.tokenizer_file, run / TOKENIZER)  # also into a run that was started without them
+    words.copy(corpus.tokenizer_file, run / TOKENIZER)  # word counts, even into a run that was started without them
     artefact.replace_file(stored, loading.to_yaml(settings))  # written last: this file makes the directory a run
     need = disk_megabytes(settings.training, parameter_count(settings.model, size), len(steps_in(run)))
     free = artefact.free_megabytes(run)

@@ -10,7 +10,7 @@ from torch import Tensor
 from nmt_cli.system.errors import NmtError, from_os_error
 
 Result = TypeVar("Result")
-SYNC_STEPS = 10  # several GPUs agree on stopping only every 10 steps, because an agreement waits for the devices
+SYNC_STEPS = 10  # on several GPUs, check for a stop only every 10 steps, because the check waits for the devices
 
 
 def is_sync_step(step: int, accelerator: Any) -> bool:

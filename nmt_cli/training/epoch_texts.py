@@ -118,7 +118,7 @@ class EpochTexts(contextlib.AbstractContextManager["EpochTexts"]):
         if self.is_writer:
             if self.directory.exists() and not artefact.was_locked(self.directory):
                 raise OutputError(f"{self.directory} exists, but nmt did not create it. Move it elsewhere")
-            artefact.remove_tree(self.directory)  # of a killed run
+            artefact.remove_tree(self.directory)  # a killed run may have left it
             self._stack.enter_context(artefact.locked(self.directory, LOCK_NAME))
             self._stack.enter_context(self._pool)
             needed = EPOCHS_ON_DISK * self._megabytes()

@@ -38,7 +38,7 @@ Parts = dict[str, tuple[float, float]]
 
 
 def step_parts(model: schema.Model, vocabulary_size: int, src: Lengths, tgt: Lengths, itemsize: int = 2) -> Parts:
-    """Return the minimum work of each part of a step for sentences of these lengths. A number takes `itemsize` bytes.
+    """Return the minimum work of each part of a step for sentences of these lengths. `itemsize` is bytes per number.
 
     A weight takes 6 operations per token (2 forward, 4 backward). Causal attention counts as much as full attention.
     The number of bytes assumes that each part is one kernel in the forward pass and one in the backward pass. Products
@@ -144,9 +144,10 @@ def measure(trainer: Trainer) -> tuple[float, float]:
 
 
 def roofline_rows(trainer: Trainer, seconds: float) -> list[tuple[str, str]]:
-    """Return table rows with the minimum share of each part in the time of a step, and the share of the rest.
+    """Return table rows: the minimum time of each part of a step, and the rest, as shares of the measured time.
 
-    `seconds` is the measured time of a step. The first rows name the largest share and give the sum of the minima.
+    `seconds` is the measured time of a step. The first row names the largest share. The second gives the sum of the
+    minimum shares.
     """
     model, plan = trainer.transformer, trainer.plan
     product_seconds, weight_count = 0.0, 0
@@ -183,7 +184,7 @@ def random_corpus(settings: schema.Recipe, directory: Path) -> Corpus:
     vocabulary = Tokenizer(Path(tokenizer.file)).target.vocabulary_size if tokenizer.file else size
     length = min(TYPICAL_LENGTH, settings.model.max_length)
     pairs = max(64, 4 * settings.training.tokens_per_step // length)
-    smaller = min(vocabulary, settings.model.source_vocabulary or vocabulary)  # both sides share the ids below
+    smaller = min(vocabulary, settings.model.source_vocabulary or vocabulary)  # lower ids are valid on both sides
     ids = np.random.default_rng(1).integers(EOS + 1, smaller, pairs * length).astype(np.uint32)
     ids[length - 1 :: length] = EOS
     side = Side(ids, np.arange(0, len(ids) + 1, length))

@@ -1,9 +1,9 @@
 """Training steps as CUDA graphs.
 
-A step of the paper's base model has so many kernels that, on an H100, launching them takes as long as running them.
-A CUDA graph runs the whole step with one launch. Each graph works only for batches of certain sizes, so batches are
-padded to sizes that recur (`BatchPlan.batch`). The first step with new sizes launches each kernel. The second step with
-these sizes captures a graph and replays it. Later steps only replay the graph.
+A step of the base model of "Attention Is All You Need" has so many kernels that, on an H100, launching them takes as
+long as running them. A CUDA graph runs the whole step with one launch. Each graph works only for batches of certain
+sizes, so batches are padded to sizes that recur (`BatchPlan.batch`). The first step with new sizes launches each
+kernel. The second step with these sizes captures a graph and replays it. Later steps only replay the graph.
 """
 
 from collections.abc import Callable
@@ -25,8 +25,8 @@ Compute = Callable[[list[Batch], float | Tensor, float | Tensor], tuple[Tensor, 
 def uses_padding(settings: schema.Recipe, dtype: torch.dtype, accelerator: Any) -> bool:
     """Return whether to pad batches to sizes that recur, for CUDA graphs.
 
-    CUDA graphs need a single process, a GPU with a kernel for attention over packed tokens, and a model whose maximum
-    length allows the PAD sentences.
+    CUDA graphs need training.cuda_graphs, a single process, a GPU with a kernel for attention over packed tokens, and a
+    model whose maximum length allows the PAD sentences.
     """
     model, device = settings.model, accelerator.device
     packed = has_kernel(torch.empty(0, dtype=dtype, device=device), model.d_k, model.d_v)

@@ -18,9 +18,9 @@ ROWS = 256  # on the CPU, a softmax takes this many rows at once, because they f
 class _SmoothedLoss(torch.autograd.Function):
     """Computes the loss and its gradient together, block by block.
 
-    The logits of a whole step of the paper's models would take 3.7 GB. The uniform part of the smoothing has the same
-    gradient for every token, so it is subtracted after the matrix products, not from each row of logits. Tokens with
-    the label PAD only fill up a batch. They add nothing to the loss or the gradients.
+    In one block, the logits of a whole step of the paper's models would take 3.7 GB. The uniform part of the smoothing
+    has the same gradient for every token, so it is subtracted after the matrix products, not from each row of logits.
+    Tokens with the label PAD only fill up a batch. They add nothing to the loss or the gradients.
     """
 
     @staticmethod
@@ -94,7 +94,7 @@ def smoothed_loss(hidden_ND: Tensor, weight_VD: Tensor, labels_N: Tensor, smooth
     """Return the label-smoothed loss and the plain negative log-likelihood, both in nats, summed over tokens.
 
     The target distribution is (1 - smoothing) on the label, plus smoothing spread evenly over the vocabulary without
-    PAD (Szegedy et al. 2015, which the paper cites). The paper's released code does not spread any over the label.
+    PAD (Szegedy et al. 2015, which the paper cites). The paper's released code gives the label none of this part.
     """
     weight_VD = weight_VD if torch.is_grad_enabled() else weight_VD.detach()  # `needs_input_grad` ignores torch.no_grad
     loss, nll = _SmoothedLoss.apply(hidden_ND, weight_VD, labels_N, smoothing)  # type: ignore[no-untyped-call]

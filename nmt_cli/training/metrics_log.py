@@ -1,4 +1,4 @@
-"""Write and read metrics.jsonl, with one JSON object per line. Compare a run's scores with the expected scores."""
+"""Write and read metrics.jsonl, which has one JSON object per line. Compare a run's scores with the expected scores."""
 
 import json
 import math
@@ -11,8 +11,8 @@ from nmt_cli.system.console import warn
 from nmt_cli.system.errors import DataError
 from nmt_cli.system.operating_system import peak_bytes
 
-# Scores are worse than expected if perplexity exceeds the expected value by more than this factor, or if BLEU is lower
-# by more than this number of points. Noise is smaller: two runs on Multi30k differ by 3 % in perplexity and 1.3 BLEU.
+# Scores are worse than expected if perplexity is more than this multiple of the expected value, or if BLEU is lower by
+# more than this number of points. Noise is smaller: two runs on Multi30k differ by 3 % in perplexity and 1.3 BLEU.
 PERPLEXITY_FACTOR, BLEU_POINTS = 1.25, 3.0
 MIN_IMPROVEMENT = 0.002  # for training.patience, the dev loss must fall by more than this fraction to be better
 
@@ -21,7 +21,7 @@ class MetricsLog:
     """Appends records to the metrics file of a run. `size` is the total size of its complete lines, in bytes."""
 
     def __init__(self, path: Path, size: int) -> None:
-        """Open the file. Keep only the complete lines in its first `size` bytes, its size at the last checkpoint."""
+        """Open the file. Of its first `size` bytes (its size at the last checkpoint), keep the complete lines only."""
         self.file = path.open("a+b", buffering=0)
         self.file.seek(0)
         self.size = self.file.read(size).rfind(b"\n") + 1
@@ -69,7 +69,7 @@ def read_records(path: Path) -> list[dict[str, Any]]:
 def worse_than_expected(expect: schema.Expect, step: int, scores: dict[str, Any]) -> str | None:
     """Return a message about the scores that are clearly worse than expected, or None if there are none.
 
-    If the recipe has no expected scores for `step`, use the expected scores of the last step before it.
+    If the recipe has no expected scores for `step`, use those of the last step before it, if any.
     """
     index = sum(expected <= step for expected in expect.dev_steps) - 1
     if index < 0:

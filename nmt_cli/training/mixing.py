@@ -29,7 +29,7 @@ class Stage:
     """A range of steps in which each part of the corpus keeps its share of the tokens."""
 
     first_step: int  # from 0
-    first_epoch: int  # from 0; the numbers of epochs continue from stage to stage
+    first_epoch: int  # from 0; a stage continues the numbering of the previous stage
     shares: tuple[float, ...]  # each part's share of the tokens; () if an epoch contains every sentence once
 
 

@@ -39,10 +39,10 @@ LAUNCHER_VARS = {"WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MV2_COMM_WOR
 def local_processes(settings: schema.Recipe) -> int:
     """Return the number of training processes to start on this machine.
 
-    On CPUs, this is `training.processes`. By default, it is one per core, because several processes are faster than
-    several threads. It is lower if each process would get less than TOKENS_PER_PROCESS tokens of a step, or if all
-    together would use more than a quarter of the memory. On other devices, under a launcher and in a daemon process,
-    the number is 1.
+    On CPUs, this is `training.processes`. The default is one per core, up to MAX_PROCESSES, because several processes
+    are faster than several threads. The default is lower if each process would get less than TOKENS_PER_PROCESS tokens
+    of a step, or if all together would use more than a quarter of the memory. On other devices, under a launcher and
+    in a daemon process, the number is 1.
     """
     if choose_device().type != "cpu" or os.environ.keys() & LAUNCHER_VARS or multiprocessing.current_process().daemon:
         return 1
@@ -50,7 +50,8 @@ def local_processes(settings: schema.Recipe) -> int:
     parameters = parameter_count(settings.model, settings.corpus.tokenizer.vocabulary_size)
     replicas = usable_memory() // (64 * parameters)  # each takes 16 bytes per parameter
     cores = usable_cores()
-    if "ACCELERATE_MIXED_PRECISION" not in os.environ:  # respect OMP_NUM_THREADS, but `accelerate launch` sets it to 1
+    # Respect OMP_NUM_THREADS, unless the variable is from `accelerate launch`, which sets it to 1.
+    if "ACCELERATE_MIXED_PRECISION" not in os.environ:
         cores = min(cores, torch.get_num_threads())
     most = min(cores, training.tokens_per_step // TOKENS_PER_PROCESS, replicas, MAX_PROCESSES)
     return training.processes or max(1, most)
@@ -70,9 +71,9 @@ def _refuse_unconnected_machines() -> None:
 def in_processes(settings: schema.Recipe, work: Callable[[], int]) -> int:
     """Call `work` in this process or in several child processes. Return the result of process 0.
 
-    If a process fails without reporting an error, return its exit code, or the exit code for the signal in SIGNALS that
-    ended it. If a process reports an error, raise the error. If another signal killed a process, raise StorageError. On
-    macOS, child processes are not forked, so `work` must be picklable.
+    If a process reports an error, raise the error. If a process fails without a report, return its exit code. If a
+    signal ended it, return the exit code in SIGNALS or, if SIGNALS lacks the signal, raise StorageError. On macOS,
+    child processes are not forked, so `work` must be picklable.
     """
     _refuse_unconnected_machines()
     if torch.get_num_threads() > usable_cores():  # threads in excess of usable cores would only wait for each other
@@ -85,7 +86,7 @@ def in_processes(settings: schema.Recipe, work: Callable[[], int]) -> int:
 class _Job:
     """The settings that the processes of one training run share."""
 
-    parent: int
+    parent: int  # process id
     count: int
     rendezvous: Path  # the file through which the processes find each other
     sender: Connection  # sends the result or an error to the parent
@@ -139,7 +140,8 @@ def _in_children(count: int, work: Callable[[], int]) -> int:
 def _wait_for_outcome(children: Sequence[BaseProcess], receiver: Connection) -> tuple[int, Any]:
     """Wait until process 0 ends, or any process fails or sends a result or an error.
 
-    Return (the exit code of a failed process, 0), or (0, the result or error that was sent), or (0, 0).
+    Return (the exit code of a failed process, 0), or (0, the result or error that was sent), or (0, 0) if process 0
+    ended without sending anything.
     """
     codes = [child.exitcode for child in children]
     while codes[0] is None and not any(codes) and not receiver.poll():

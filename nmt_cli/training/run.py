@@ -37,7 +37,7 @@ class RunFiles:
     def translations(self, split: str) -> list[str] | None:
         """Return the translations of a split ("dev", "test" or "general") that `nmt reproduce` wrote.
 
-        Return None if there are none, or if another model or other decoding settings made them.
+        Return None if there are none, or if they were made by another model or with other decoding settings.
         """
         stamp, hypotheses = self.directory / TRANSLATIONS, self.directory / f"{split}.hyp"
         if self.model is None or not stamp.is_file() or not hypotheses.is_file():

@@ -21,15 +21,15 @@ from nmt_cli.transformer.directory import open_model
 from nmt_cli.translation.shortlist import FILE, Shortlist
 
 ROUNDS = 5
-# A link consists of a source token (or NONE) and a target token of the same pair of lines. So many links take 0.8 GB.
-MAX_LINKS = 25_000_000
+# A link consists of a source token (or NONE) and a target token of the same pair of lines.
+MAX_LINKS = 25_000_000  # this many links take 0.8 GB
 MOST_TOKENS = 1000  # pairs with a longer line are left out
 NONE = PAD  # stands for the source token of a target token that translates no source token
 Ids = npt.NDArray[np.int32]
 
 
 def learn_shortlist(model: Path, src: Path, tgt: Path, best: int, frequent: int) -> int:
-    """Learn a shortlist from parallel text and store it in a model directory. Return the exit code."""
+    """Learn a shortlist from parallel text and store it in a model directory. Return 0. `learn` explains the counts."""
     opened = open_model(model)
     for file in (src, tgt):
         if not file.is_file():
@@ -49,11 +49,11 @@ def learn_shortlist(model: Path, src: Path, tgt: Path, best: int, frequent: int)
 
 
 def encoded_pairs(src: Path, tgt: Path, tokenizer: Tokenizer) -> tuple[list[tuple[Ids, Ids]], int]:
-    """Return the encoded pairs of lines, and their number. Leave out pairs in which a line is empty or too long.
+    """Return encoded pairs of lines, and the number of pairs in the files.
 
-    The files may be larger than the memory. So if there are more than 2 x MAX_LINKS links, return only evenly spaced
-    pairs. The number still counts all pairs that are not empty or too long. Raise DataError for a line that is not
-    UTF-8.
+    Neither includes pairs with an empty or overlong line. The files may be larger than the memory. So if all pairs have
+    more than 2 x MAX_LINKS links, return only evenly spaced pairs. The number still counts all of them. Raise
+    DataError for a line that is not UTF-8.
     """
     kept, links, step, count = list[tuple[Ids, Ids]](), 0, 1, 0
     for number, chunk in enumerate(read_pairs(str(src), str(tgt), 0, {})):
@@ -73,7 +73,7 @@ def encoded_pairs(src: Path, tgt: Path, tokenizer: Tokenizer) -> tuple[list[tupl
 
 
 def _texts(lines: Sequence[bytes | None], file: Path, before: int) -> list[str]:
-    """Return the text of each line, or "" if it is overlong. In the file, `before` lines precede these lines."""
+    """Return the text of each line, or "" for None (an overlong line). `before` lines of the file precede them."""
     texts = []
     for number, line in enumerate(lines, before + 1):
         try:
@@ -94,7 +94,7 @@ def within_links(pairs: Sequence[tuple[Ids, Ids]]) -> list[tuple[Ids, Ids]]:
 
 
 def learn(pairs: Sequence[tuple[Ids, Ids]], tokenizer: Tokenizer, best: int, frequent: int) -> Shortlist:
-    """Return a shortlist: the `frequent` most frequent target tokens, and `best` translations of each source token.
+    """Return a shortlist: the `frequent` most frequent target tokens, and up to `best` translations per source token.
 
     If both sides share a vocabulary, each source token is also a translation of itself, because names and numbers are
     often copied.
@@ -118,7 +118,7 @@ def learn(pairs: Sequence[tuple[Ids, Ids]], tokenizer: Tokenizer, best: int, fre
 
 def _model_1(pairs: Sequence[tuple[Ids, Ids]], vocabulary: int) -> tuple[Any, Any, Any]:
     """Return three arrays, with one element per distinct link: source token, target token, translation probability."""
-    keys_L = []
+    keys_L = []  # L: all links of all pairs
     for src, tgt in pairs:
         with_none = np.append(src, np.int32(NONE)).astype(np.int64)
         keys_L.append((with_none[None, :] * vocabulary + tgt[:, None]).ravel())

@@ -1,4 +1,4 @@
-"""Handle signals, and name the reasons for training to stop. `train.reason_to_stop` checks for these reasons."""
+"""Handle signals during training, and list the reasons to stop training. `train.reason_to_stop` checks for them."""
 
 import contextlib
 import enum

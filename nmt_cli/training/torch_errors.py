@@ -1,4 +1,4 @@
-"""Convert those errors of torch on which a user can act."""
+"""Convert torch errors that a user can act on."""
 
 import os
 
@@ -18,7 +18,7 @@ def to_user_error(error: RuntimeError | MemoryError, settings: schema.Recipe) ->
     if "CUDA" in text and "captur" in text:
         return UsageError(f"a step cannot be captured as a CUDA graph: {text[:150]}. Set training.cuda_graphs=no")
     if "EADDRINUSE" in text:
-        advice = "Choose another with torchrun --master_port N, or with accelerate launch --main_process_port N"
+        advice = "Choose another with torchrun --master_port N or accelerate launch --main_process_port N"
         return BusyError(f"port {os.environ.get('MASTER_PORT')} is in use, perhaps by another training job. {advice}")
     if "Unable to find address for: lo" in text:
         return StorageError("the network interface lo is down. Bring it up, or pass --set training.processes=1")

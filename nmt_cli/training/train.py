@@ -28,7 +28,8 @@ from nmt_cli.training.validation import DevSet, validate
 from nmt_cli.transformer.hardware import ToHost
 from nmt_cli.transformer.weights import save_model
 
-MAX_SKIPPED = 10  # maximum skipped steps in a row; also in total, unless 1 % of the steps so far is more
+# Maximum skipped steps in a row. In total, 1 % of the steps so far may be skipped, or this many if that is more.
+MAX_SKIPPED = 10
 
 
 def train(settings: schema.Recipe, data: Path, directory: Path, tracker: str | None = None) -> int:
@@ -110,10 +111,10 @@ def _loop(trainer: Trainer, stop: Stop) -> StopReason:
     progress = Progress("training", training.steps, "steps", every=30, done=state.step)
     with trainer.batch_thread() as pool, trainer.writer.pool, progress as bar:
         window, window_began = list[tuple[Tensor, Tensor, int]](), time.monotonic()
-        unread = list[tuple[int, ToHost]]()  # steps, and copies of their gradient norms, which may be incomplete yet
+        unread = list[tuple[int, ToHost]]()  # steps, and gradient norms, which may not have reached the host yet
         upcoming = pool.submit(trainer.step_batch, state.step)
         if trainer.dev and training.init_from and not state.step:
-            window_began += _validate(trainer, trainer.dev, stop)  # checkpoints must beat the initial weights
+            window_began += _validate(trainer, trainer.dev, stop)  # the best checkpoint must beat this score
         elif trainer.dev and state.unvalidated:  # a signal interrupted the validation of this step
             window_began += _validate(trainer, trainer.dev, stop)
             _save(trainer, state.unvalidated)
@@ -304,9 +305,10 @@ def _report(trainer: Trainer, scores: dict[str, Any], seconds: float) -> None:
 
 
 def _save_model(trainer: Trainer) -> None:
-    """Write the last weights as the model of the run, unless the run already has a model made from its checkpoints.
+    """Write the last weights as the model of the run, unless the run already has an up-to-date model.
 
-    Such a model ends with the checkpoint of this step or, if averaging.best is set, with the best one.
+    A model is up to date if it was made from the same corpus and its last checkpoint is that of this step or, if
+    averaging.best is set, the best one.
     """
     directory, step = trainer.directory / "model", trainer.state.step
     final_steps = [step, *([trainer.state.best_step] if trainer.settings.averaging.best else [])]

@@ -112,7 +112,7 @@ class Trainer:
         try:
             for i, pairs in enumerate(passes, 1):
                 with contextlib.nullcontext() if i == len(passes) else self.accelerator.no_sync(self.model):
-                    loss, nll = self.model(pairs)  # sums over tokens; DDP averages gradients over processes
+                    loss, nll = self.model(pairs)  # sums over tokens; `scale` undoes DDP's mean over processes
                     self.accelerator.backward(loss * scale)
                 total += nll.detach()
             norm = torch.nn.utils.get_total_norm([p.grad for p in self.model.parameters() if p.grad is not None])

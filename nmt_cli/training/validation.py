@@ -1,4 +1,4 @@
-"""Compute loss and BLEU on a development set. Search as `nmt translate` does, and score as `nmt score` does."""
+"""Loss and BLEU of a model on a held-out set. The search is that of `nmt translate`, and BLEU that of `nmt score`."""
 
 import contextlib
 import itertools
@@ -22,7 +22,7 @@ from nmt_cli.translation.translator import Translator
 
 
 class DevSet:
-    """A development set: all its lines, and the token ids of the pairs that are not too long for the model."""
+    """All lines of a held-out set, for BLEU, and the token ids of its pairs that fit the model, for the loss."""
 
     def __init__(self, corpus: Corpus, settings: schema.Recipe, split: str = "dev") -> None:
         self.lines, self.references = corpus.lines(split)
@@ -33,12 +33,13 @@ class DevSet:
         pairs = itertools.starmap(self.tokenizer.encode_pair, zip(self.lines, self.references, strict=True))
         self.pairs = [pair for pair in pairs if max(map(len, pair)) <= longest]
         if not self.pairs:
-            raise DataError(f"all dev pairs of {corpus.directory} are longer than {longest} tokens. Use another set")
+            raise DataError(f"all pairs of {split} in {corpus.directory} exceed {longest} tokens. Use another set")
 
     def translated(self, count: int) -> list[int]:
         """Return the indices of about `count` lines to translate: the first ones, or the first of each language pair.
 
-        Each language pair has the same number of lines, at least one, unless the set has fewer lines of the pair.
+        Each language pair contributes the same number of lines, at least one, or all its lines if there are fewer. If
+        `count` is 0, return [].
         """
         each = max(1, count // len(self.lines_by_pair)) if self.lines_by_pair and count else count
         groups = self.lines_by_pair.values() or [range(len(self.lines))]
@@ -54,11 +55,11 @@ def validate(
     world: int = 1,
     stop: Stop | None = None,
 ) -> dict[str, Any]:
-    """Return the loss per target token, the BLEU of the first `validate_bleu` lines, and up to ten translations.
+    """Return the loss per target token, the perplexity, BLEU, and up to ten translations.
 
-    BLEU is None if `validate_bleu` is 0. If the set has several language pairs, also return the BLEU of the first lines
-    of each pair. Each of `world` processes computes a share of the set, and all return the same result. If a signal
-    interrupts one process, all raise Interrupted.
+    BLEU is that of the `validate_bleu` lines from `DevSet.translated`, or None if `validate_bleu` is 0. If the set has
+    several language pairs, also return the BLEU of each pair. Each of `world` processes computes a share of the set,
+    and all return the same result. If a signal interrupts one process, all raise Interrupted.
     """
     translated, share = dev.translated(settings.training.validate_bleu), None
     with contextlib.suppress(Interrupted), stop.interruptible() if stop else contextlib.nullcontext():
@@ -66,7 +67,7 @@ def validate(
     shares = gather_objects(share, world)
     if any(share is None for share in shares):
         raise Interrupted
-    loss = sum(share for share, _ in shares) / sum(len(tgt) for _, tgt in dev.pairs)
+    loss = sum(total for total, _ in shares) / sum(len(tgt) for _, tgt in dev.pairs)
     hypotheses = {line: shares[i % world][1][i // world] for i, line in enumerate(translated)}
 
     def bleu(lines: Iterable[int], language: str) -> float | None:
@@ -86,7 +87,7 @@ def compute_share(
 ) -> tuple[float, list[str]]:
     """Return the total loss of the pairs in one process's share, and the translations of its lines.
 
-    The share consists of the items that `own` selects.
+    The share consists of the pairs, and of the lines to translate, that the slice `own` selects.
     """
     total = 0.0
     sources = [dev.lines[line] for line in dev.translated(settings.training.validate_bleu)[own]]

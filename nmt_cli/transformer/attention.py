@@ -76,7 +76,7 @@ class Layout:
         return self._indices[heads]
 
     def biases(self, dtype: torch.dtype, *, causal: bool) -> list[Tensor | None]:
-        """Return, for each block, a bias to add to the scores. It masks padding or, if causal, all later tokens."""
+        """Return, for each block, a bias that masks later tokens if causal, or else padding (None if there is none)."""
         if causal:
             ones = partial(torch.ones, dtype=torch.bool, device=self.lengths_B.device)
             return [mask_bias(ones(width, width).tril_(), dtype) for _, width in self.blocks]

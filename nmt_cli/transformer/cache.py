@@ -111,6 +111,7 @@ class DecoderCache:
         self.slots = slots
 
     def reorder(self, parents_SW: Int64s) -> None:
+        """Make each hypothesis a continuation of the hypothesis of its slot with the number in `parents_SW`."""
         every_S1 = np.arange(self.slots)[:, None]
         self.used_SWE, self.last_SW = self.used_SWE[every_S1, parents_SW], self.last_SW[every_S1, parents_SW]
 

@@ -98,7 +98,7 @@ class ModelConfig:
     seen_tokens: Size | None  # 99.9th percentile of source lengths in training, in tokens, including EOS, if known
     architecture: Architecture
     decoding: Decoding
-    tags: list[Text] = field(default_factory=list)  # names of tokens before a source that do not select a language
+    tags: list[Text] = field(default_factory=list)  # names of tokens that may precede a source but select no language
     # Source and target language of each pair in the training text, if there are several pairs or tokens that select
     # target languages. Missing in models of nmt 1.0.
     pairs: list[Pair] = field(default_factory=list)

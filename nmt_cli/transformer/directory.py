@@ -37,19 +37,20 @@ class ModelDirectory:
 
 
 def open_model(directory: Path) -> ModelDirectory:
-    """Open and verify a model directory. `directory` may also be the directory of a run, which contains it.
+    """Open and verify a model directory. `directory` may also be a run directory, whose model is in model/.
 
-    Raises MissingError if there is no model, and DataError if it is damaged, a checkpoint, or a file.
+    Raises MissingError if there is no model. Raises DataError if the model is damaged, or if `directory` is a
+    checkpoint or a file.
     """
     if directory.is_file():
-        raise DataError(f"{directory} is a file; a model is a directory, such as nmt train writes")
+        raise DataError(f"{directory} is a file; a model is a directory, such as one that nmt train writes")
     if not artefact.present(directory):
-        if artefact.present(directory / "model"):  # the directory of a run
+        if artefact.present(directory / "model"):  # `directory` is a run
             return open_model(directory / "model")
         raise MissingError(f"no model in {directory}. {other_models()}")
     if artefact.read_json(directory / artefact.MANIFEST).get("kind") == "checkpoint":
         advice = f"Make a model from it: nmt average-checkpoints {directory.parent.parent}"
-        raise DataError(f"{directory} is a checkpoint of training, not a model. {advice}")
+        raise DataError(f"{directory} is a training checkpoint, not a model. {advice}")
     manifest = artefact.verify(directory, KIND)
     shapes = safetensors_file.read_shapes(directory / WEIGHTS)
     if MODEL_JSON in manifest["files"]:
@@ -76,7 +77,7 @@ def _stored_recipe(directory: Path) -> "schema.Recipe":
 
 
 def models_here() -> str:
-    """Return a sentence and a space that name the models under runs/ and models/, or "" if there are none."""
+    """Return a sentence that lists the models under runs/ and models/, and a space. Return "" if there are none."""
     directories = [*sorted(Path("runs").glob("*/model")), *sorted(Path("models").glob("*"))]
     here = [str(directory).removesuffix("/model") for directory in directories if artefact.present(directory)]
     more = f", and {len(here) - MAX_NAMED} more" if len(here) > MAX_NAMED else ""
@@ -86,12 +87,12 @@ def models_here() -> str:
 def other_models() -> str:
     """Return advice for an error message: the models here, and how to get another one."""
     here = models_here()
-    train = "" if here else ", or train one: nmt reproduce recipes/toy.yaml"
-    return f"{here}Use a model from the hub, such as Helsinki-NLP/opus-mt-en-de{train}"
+    use, train = ("You can also use", "") if here else ("Use", ", or train one: nmt reproduce recipes/toy.yaml")
+    return f"{here}{use} a model from the hub, such as Helsinki-NLP/opus-mt-en-de{train}"
 
 
 def _rows(shapes: dict[str, layout.Shape]) -> int:
-    """Return the number of rows of the embedding matrix of target tokens."""
+    """Return the number of rows of the target embedding matrix, or 0 if the matrix is missing."""
     return next(iter(shapes.get("embedding.weight", ())), 0)
 
 
@@ -101,8 +102,10 @@ def _check_shapes(shapes: dict[str, layout.Shape], opened: ModelDirectory) -> No
     rows = _rows(shapes)
     source = architecture.source_vocabulary or rows
     if (source, rows) != (vocabulary := (tokenizer.vocabulary_size, tokenizer.target.vocabulary_size)):
-        sizes = " and ".join(f"{size:,}" for size in dict.fromkeys(vocabulary))
-        raise DataError(f"{file} has embeddings of {rows:,} tokens, but its tokenizer has {sizes}: they do not match")
+        ours, theirs = (
+            " and ".join(f"{size:,}" for size in dict.fromkeys(sizes)) for sizes in ((source, rows), vocabulary)
+        )
+        raise DataError(f"{file} has embeddings of {ours} tokens, but its tokenizer has {theirs}: they do not match")
     for difference in layout.differences(shapes, layout.tensor_shapes(architecture, opened.config.vocabulary_size)):
         settings = MODEL_JSON if MODEL_JSON in opened.manifest["files"] else RECIPE
         raise DataError(f"{file} does not fit {settings}: {difference}")

@@ -56,7 +56,7 @@ def compiled(function: Callable[..., Any], device: torch.device, eager: Callable
 
 @functools.cache
 def can_compile(device: torch.device) -> bool:
-    """Try torch.compile on a GPU, and return whether it works. A warning tells why it does not. False on a CPU."""
+    """Try torch.compile on a GPU, and return whether it works. If not, warn why. On a CPU, return False."""
     if device.type == "cpu":
         return False
     from torch._inductor import config as inductor  # takes a second: it imports torch's compiler
@@ -165,7 +165,7 @@ def captured(device: torch.device, function: Callable[[], T], pool: Any = None) 
         if free < total / 8:
             torch.cuda.empty_cache()
         torch.cuda.synchronize(device)
-        # capture_begin allocates a little. If it failed, torch would abort while destroying the graph, so fail here.
+        # capture_begin allocates a little. If that failed, torch would abort. This allocation may fail.
         torch.empty(1024, dtype=torch.uint8, device=device)
         graph = torch.cuda.CUDAGraph()
         # "thread_local", because other threads prepare batches and write checkpoints.

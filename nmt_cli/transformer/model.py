@@ -1,4 +1,4 @@
-"""The Transformer of "Attention Is All You Need" (the paper). Comments refer to the sections of the paper.
+"""The Transformer of "Attention Is All You Need". Numbers of sections, figures and equations refer to this paper.
 
 Shapes: B sentences, N tokens in a packed batch (all sentences one after another, without padding), D d_model, V
 vocabulary.
@@ -62,7 +62,8 @@ def pack(
 ) -> Batch:
     """Return a batch of packed sentences, each of which ends with EOS.
 
-    `seeds_N` is empty or holds the token seeds of both sides. All integers are copied to the device together.
+    `seeds_N` is empty without dropout. Otherwise it holds the token seeds of the source and of the target. All
+    integers are copied to the device together.
     """
     tgt_in_N = np.empty_like(tgt_N)
     tgt_in_N[1:] = tgt_N[:-1]
@@ -103,7 +104,7 @@ def dropout_mask(seeds_N: Tensor, width: int, probability: float, dtype: torch.d
     keep = min(round((1 - probability) * LEVELS), LEVELS - 1) - LEVELS // 2
     channels_D = torch.arange(width, dtype=torch.int32, device=seeds_N.device)
     if torch.compiler.is_compiling():  # one hash per channel instead of one per pair, so that torch can fuse it
-        pairs_D = (channels_D // 2).bitwise_and(0x7FFF)  # without this mask, compiled products do not wrap around
+        pairs_D = (channels_D // 2).bitwise_and(0x7FFF)  # without this, the compiled product below does not wrap around
         bits_ND = mix_(seeds_N[:, None] + mix_(pairs_D * GOLDEN))
         return ((bits_ND << (1 - channels_D % 2) * 16) >> 16 < keep).to(dtype)
     bits_ND = mix_(seeds_N[:, None] + mix_(channels_D[: (width + 1) // 2] * GOLDEN)).view(torch.int16)
@@ -116,7 +117,7 @@ def next_dropout_site(seeds_N: Tensor | None) -> Tensor | None:
 
 
 def dropout(y_ND: Tensor, seeds_N: Tensor | None, probability: float, x_ND: Tensor | None = None) -> Tensor:
-    """Return dropout(y), or x + dropout(y) if `x_ND` is given. Without seeds, y is unchanged.
+    """Return dropout(y), or x + dropout(y) if `x_ND` is given. If `seeds_N` is None, no values are dropped.
 
     A hash of the token's seed and the channel decides whether a value is dropped. The decision does not depend on the
     device, or on the other sentences of the batch.
@@ -205,9 +206,9 @@ class Layer(nn.Module):
     def packed(
         self, x_ND: Tensor, layout: Layout, seeds_N: Tensor | None, memory: tuple[Tensor, Layout] | None = None
     ) -> tuple[Tensor, Tensor | None]:
-        """Run the layer on packed tokens. Decoder layers also need `memory`, the output of the encoder.
+        """Run the layer on packed tokens. Return its output, and the seeds of the last dropout (None without dropout).
 
-        Return the output and the seeds of the last dropout.
+        For decoder layers, `memory` holds the encoder's output and its Layout. For encoder layers, it is None.
         """
         if self.recurrent:
             sublayers = [partial(self.recurrence, layout=layout)]
@@ -220,7 +221,7 @@ class Layer(nn.Module):
     def forward(
         self, x_ND: Tensor, sublayers: Sequence[Callable[[Tensor], Tensor]], seeds_N: Tensor | None = None
     ) -> tuple[Tensor, Tensor | None]:
-        """Run the sublayers and then the feed-forward network. Return the output and the seeds of the last dropout."""
+        """Run the given sublayers, then the feed-forward network. Return the same values as `packed`."""
         for residual, sublayer in zip(self.residuals, [*sublayers, self.feed_forward], strict=True):
             seeds_N = next_dropout_site(seeds_N)
             x_ND = residual(x_ND, sublayer, seeds_N)
@@ -329,7 +330,7 @@ class Transformer(nn.Module):
         seeds_N = next_dropout_site(batch.tgt_seeds_N) if self.settings.dropout else None
         x_ND = self._first_input(batch.tgt_in_N, batch.tgt.positions_N, "tgt", memory_ND.dtype, seeds_N)
         forward = self._packed_layer(x_ND)
-        if self.settings.decoder_cell == "ssru":  # torch would compile again for each number of passes of the scan
+        if self.settings.decoder_cell == "ssru":  # torch would recompile it for each number of passes of the scan
             forward = cast(Callable[..., tuple[Tensor, Tensor | None]], Layer.packed)
         for layer in self.decoder:
             x_ND, seeds_N = forward(layer, x_ND, batch.tgt, seeds_N, (memory_ND, batch.src))
@@ -341,7 +342,7 @@ class Transformer(nn.Module):
         return self.decode(batch, self.encode(batch.src_N, batch.src, dtype, batch.src_seeds_N))
 
     def output_terms(self, hidden_ND: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the two matrices whose product is the logits: hidden states and output embeddings.
+        """Return hidden states and output embeddings. The first times the transposed second gives the logits.
 
         An output bias adds one column to each matrix. Columns of zeros then pad the width to a multiple of 8, because
         other widths are slow on GPUs.

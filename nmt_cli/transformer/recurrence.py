@@ -17,9 +17,9 @@ from nmt_cli.transformer.attention import Layout, linear
 def _combined(factors_ND: Tensor, terms_ND: Tensor, positions_N: Tensor, longest: int) -> Tensor:
     """Return y with y_t = factor_t * y_(t-1) + term_t within each sentence, where y = 0 before the first token.
 
-    Each pass of the loop doubles the number of steps that each factor and term combines. `positions_N` holds the
-    position of each token in its sentence, counted from 0 in the order of the rows. `longest` is at least the length of
-    the longest sentence.
+    Each pass of the loop doubles the number of steps of the recurrence for which one factor and one term stand.
+    `positions_N` holds the position of each token in its sentence, counted from 0 in the order of the rows. `longest`
+    is at least the number of tokens in the longest sentence.
     """
     distance = 1
     while distance < min(longest, len(terms_ND)):
@@ -34,7 +34,7 @@ def _combined(factors_ND: Tensor, terms_ND: Tensor, positions_N: Tensor, longest
 
 
 class _Scan(torch.autograd.Function):
-    """The recurrence of `_combined` with a gradient. The gradient of the terms is the same recurrence in reverse.
+    """The recurrence of `_combined` with a gradient. The same recurrence in reverse gives the gradient of the terms.
 
     `left_N` holds the number of tokens that follow each token in its sentence.
     """
@@ -78,7 +78,7 @@ class SSRU(nn.Module):
         return torch.relu(states_ND).to(x_ND.dtype)
 
     def step(self, x_RD: Tensor, before_RD: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the output and the new state of each hypothesis, given its token and its previous state."""
+        """Return the output and the new state of each hypothesis, given its layer input and its previous state."""
         forget_RD, term_RD = self.gates(x_RD)
         states_RD = torch.addcmul(term_RD, forget_RD, before_RD)
         return torch.relu(states_RD).to(x_RD.dtype), states_RD

@@ -41,7 +41,10 @@ def save_tensors(path: Path, tensors: dict[str, Tensor]) -> None:
 
 
 def read_tensors(path: Path) -> Iterator[tuple[str, Tensor]]:
-    """Yield the names and tensors of a safetensors file, sorted by name. Only one tensor is read at a time."""
+    """Yield the names and tensors of a safetensors file, sorted by name, and read one at a time.
+
+    Raises DataError if the file is damaged or is not a safetensors file.
+    """
     from safetensors import SafetensorError, safe_open
 
     try:
@@ -58,13 +61,16 @@ def load_tensors(path: Path) -> dict[str, Tensor]:
 
 
 def load_into(model: Transformer, tensors: dict[str, Tensor], source: Path) -> None:
-    """Replace a model's weights. Raises a DataError that names `source` and the first mismatch."""
+    """Replace a model's weights with `tensors`. Raises DataError, as `check_shapes` does, if they do not fit."""
     check_shapes(tensors, model.settings, model.vocabulary_size, source)
     model.load_state_dict(tensors, assign=True)
 
 
 def check_shapes(tensors: dict[str, Tensor], settings: schema.Model, vocabulary_size: int, source: Path) -> None:
-    """Raise a DataError that names `source` if tensors lack the names or shapes that the settings require."""
+    """Raise DataError if the names or shapes of the tensors are not those that the settings require.
+
+    The message names the file `source`, from which the tensors were read, and the first mismatch.
+    """
     shapes = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
     for difference in layout.differences(shapes, layout.tensor_shapes(settings, vocabulary_size)):
         raise DataError(f"{source} does not fit the model: {difference}")
@@ -73,7 +79,7 @@ def check_shapes(tensors: dict[str, Tensor], settings: schema.Model, vocabulary_
 class SkipInit(TorchFunctionMode):
     """Skip the initialization of weights that will be loaded.
 
-    Creating the model on torch's meta device would also skip it, but would import torch's compiler.
+    Creating the model on torch's meta device would also skip it, but would import torch's compiler, which is slow.
     """
 
     def __torch_function__(
@@ -124,11 +130,14 @@ def load_transformer(opened: ModelDirectory, settings: schema.Model | None = Non
 
 
 def load_model(directory: Path) -> LoadedModel:
-    """Open and verify a model directory, and load its recipe and weights. Raises DataError if the files disagree."""
+    """Open and verify a model directory, and load its recipe and weights.
+
+    Raises DataError if the recipe or the weights do not match model.json. For other errors, see `open_model`.
+    """
     opened = open_model(directory)
     file = opened.directory / RECIPE
     recipe = loading.load_stored(file)
     expected = model_config.from_recipe(recipe, opened.config.vocabulary_size, opened.config.seen_tokens)
     if opened.config not in (expected, replace(expected, pairs=[])):  # models of nmt 1.0 do not store the pairs
-        raise DataError(f"{file} does not match the {MODEL_JSON} beside it: one of them was edited")
+        raise DataError(f"{file} does not match the {MODEL_JSON} beside it: one of them was edited. Undo the edit")
     return LoadedModel(opened.directory, opened.config, opened.manifest, recipe, load_transformer(opened, recipe.model))

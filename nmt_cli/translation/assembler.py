@@ -24,8 +24,8 @@ MAX_HALVINGS = 3  # a failed segment may be halved, its halves halved again, and
 # model trained on Multi30k, 31 of 146 short phrases scored higher in capitals than in sentence case, but only one of
 # them by more than 0.6.
 CLEARLY = 0.5
-# A translation is too long if it has at least EXCESS * (source tokens) + MARGIN tokens, and at least
-# EXCESS * (source characters) + 2 * MARGIN characters.
+# A translation is too long if it has at least EXCESS * (source tokens) + MARGIN tokens after its forced prefix, and at
+# least EXCESS * (source characters) + 2 * MARGIN characters.
 EXCESS, MARGIN = 4, 10
 _WIDE_JOINT = re.compile(rf"(?<=[{WIDE}])([\"'\u201d\u2019]*)\n([\"'\u201c\u2018]*)(?=[{WIDE}])")
 
@@ -33,7 +33,7 @@ _WIDE_JOINT = re.compile(rf"(?<=[{WIDE}])([\"'\u201d\u2019]*)\n([\"'\u201c\u2018
 def join(tokenizer: Tokenizer, parts: Sequence[Hypothesis], options: Any) -> Hypothesis:
     """Join one hypothesis from each segment of a line. Without segments, the result is empty.
 
-    A space separates the texts, except between Chinese or Japanese characters. `length_penalty` reads `options`.
+    A space separates the texts, except between Chinese or Japanese characters. `options` are those of `length_penalty`.
     """
     texts = tokenizer.target.decode([part.ids for part in parts])
     texts = [part.text or text for part, text in zip(parts, texts, strict=True)]
@@ -50,9 +50,10 @@ class Assembler:
     """Receives segments from the queue when their search is done.
 
     If a translation is empty, loops or is far too long, the segment is cut into halves, which are searched instead. If
-    a part fails and cannot be halved again, its source text replaces the translation. Both require the option `split`,
-    and neither is done for samples. If a glossary term is missing from a translation, the segment is searched again
-    with constraints. An error affects only the text in which it occurs.
+    a segment fails and cannot be halved (again), its source text replaces the translation, unless the translation is
+    empty or has a forced prefix. Halving and replacing require the option `split`, and are not done for samples. If a
+    glossary term is missing from a translation, the segment is searched again with constraints. An error affects only
+    the text in which it occurs.
     """
 
     def __init__(self, tokenizer: Tokenizer, counts: Counter[str], head: Sequence[int] = ()) -> None:
@@ -111,7 +112,7 @@ class Assembler:
         return writable(line).removeprefix(head).lstrip()
 
     def _written(self, segment: Segment, hypothesis: Hypothesis) -> Hypothesis:
-        """Return a hypothesis with its text in the letter case of the source."""
+        """Return a hypothesis with its text in the letter case `segment.case`, or unchanged if that is None."""
         if not segment.case:
             return hypothesis
         text = hypothesis.text or self.tokenizer.target.decode([hypothesis.ids])[0]
@@ -128,7 +129,10 @@ class Assembler:
         return replace(hypothesis, text=written)
 
     def _inspect(self, segment: Segment, pending: Pending) -> None:
-        """Count the translated tokens. Search a segment again if its translation has failed or lacks a term."""
+        """Count the translated tokens. Accept the segment, search it again, or leave it untranslated.
+
+        Raises DivergedError if a search without constraints has found no hypothesis.
+        """
         self.counts["tokens"] += sum(len(h.ids) for h in segment.hypotheses)
         if segment.unconstrained:
             if not segment.hypotheses or not self._has_terms(segment):
@@ -205,10 +209,10 @@ class Assembler:
         return left.random_key == right.random_key or not start.startswith("\u2581")
 
     def _choose(self, segment: Segment, rival: Segment, pending: Pending) -> Segment:
-        """Choose between a segment in its given case and its rival in sentence case. Return the better one.
+        """Return the better one of a segment in its given case and its rival in sentence case. Only that one is kept.
 
-        `segment` wins if its translation has the higher log-probability per token. If the text is in capitals, the
-        difference must be more than CLEARLY. A translation that has failed loses. If both have failed, `rival` wins.
+        `segment` wins if the log-probability per token of its translation is higher, for a text in capitals by more
+        than CLEARLY. A translation that has failed loses. If both have failed, `rival` wins.
         """
         segment.rival, rival.given = None, []
         log_probabilities = [each.hypotheses[0].token_log_probabilities for each in (segment, rival)]
@@ -229,8 +233,8 @@ class Assembler:
         self._replace(segment, others, pending.drafts[0])  # first, so that Pending.cancel can cancel them
         _, offset, _ = segment.random_key
         for other in others:
-            # Count only the earlier segments of `pending`. If `pending` is part of a larger text, it has already waited
-            # for the earlier parts.
+            # Count only the earlier segments of `pending`. If `pending` is part of a larger text, its first
+            # search has already waited for the earlier parts of that text.
             other.position = offset
         pending.queue.submit(others)
         pending.open += len(others)
@@ -258,7 +262,7 @@ class Assembler:
         return bool(constraints)
 
     def _halve(self, segment: Segment, pending: Pending) -> bool:
-        """Search the two halves of a segment instead. Return False if the segment is too short to be halved."""
+        """Search the two halves of a segment instead. Return whether it was long enough to be halved."""
         parts = [
             replace(
                 segment,

@@ -1,4 +1,4 @@
-"""Choose a backend: torch if there is a GPU, otherwise the C engine, or torch if the engine is not available."""
+"""Choose a backend: torch if there is a GPU. Otherwise the C engine, or torch if the engine is not available."""
 
 import os
 from collections.abc import Sequence
@@ -17,14 +17,17 @@ GPU_FILES = "/dev/nvidiactl", "/dev/nvidia0", "/dev/dxg", "/dev/kfd"  # device f
 
 
 def may_have_gpu() -> bool:
-    """Return False if this process certainly cannot use a GPU. The check does not import torch, which is slow."""
+    """Return False only if this process certainly cannot use a GPU. Does not import torch, which would be slow."""
     on_cpu = os.environ.get("ACCELERATE_USE_CPU", "").lower() in ("1", "true", "yes")
     hidden = os.environ.get("CUDA_VISIBLE_DEVICES") in ("", "-1")
     return not on_cpu and not hidden and any(Path(file).exists() for file in GPU_FILES)
 
 
 def choose(models: Sequence[ModelDirectory], precision: str, workers: int | None, cores: int) -> Backend:
-    """Return the backend for an ensemble of models. `workers` limits the GPUs, or sets the number of CPU threads.
+    """Return the backend for an ensemble of models.
+
+    `workers` is the maximum number of GPUs or, without a GPU, the number of threads. `cores` is the number of CPU
+    cores that this process may use.
 
     Raises UsageError if `workers` is less than 1, or if the precision is unknown or not available here.
     """

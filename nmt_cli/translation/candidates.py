@@ -29,12 +29,13 @@ def _normalize(scores_RV: Tensor) -> tuple[Tensor, Tensor]:
 def best_continuations(
     logits: list[Tensor], alive_SW: Tensor, forced_S: Tensor, sampling: Sampling | None, uniform_R1: Tensor
 ) -> Tensor:
-    """Return the 2W best continuations of each slot, best first, 3 x S x C.
+    """Return the 2W best continuations of each slot, best first, 3 x S x C (C = 2W).
 
     The three values of a continuation, in float64, are a sum of log-probabilities, the index of a hypothesis, and a
-    token id. `forced_S` holds the forced next token of each slot, or PAD if any token may follow. It may be empty if no
-    slot has a forced token. If scores are not finite, sums are NaN. With `sampling`, each slot has one continuation
-    (W = 1 and C = 1), which a random number from 0 to 1 in `uniform_R1` selects.
+    token id. `logits` holds one R x V tensor per model, and `alive_SW` the sum of each hypothesis so far. `forced_S`
+    holds the forced next token of each slot, or PAD if any token may follow. If no slot has a forced token, `forced_S`
+    may have length 0. If scores are not finite, sums are NaN. With `sampling`, each slot has one continuation (W = 1
+    and C = 1), which a random number from 0 to 1 in `uniform_R1` selects.
     """
     scores_RV, largest_RB, base_R1 = _scored(logits, alive_SW)
     if sampling:
@@ -56,7 +57,7 @@ def continuations_of_each(logits: list[Tensor], alive_SW: Tensor, wanted_SWM: Te
     """Return the W best tokens and the M wanted tokens of each hypothesis, 2 x S x W x (W + M).
 
     The two values of a token, in float64, are the hypothesis's sum of log-probabilities with this token, and the
-    token's id. The sum is -inf for PAD and for missing tokens.
+    token's id. If there are too few tokens, the list is filled up with PAD, whose sum is -inf.
     """
     scores_RV, largest_RB, base_R1 = _scored(logits, alive_SW)
     best_RC, _, ids_RC = _top(scores_RV, largest_RB, base_R1, 1, min(alive_SW.shape[1], scores_RV.shape[1]))
@@ -84,8 +85,9 @@ def _top(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return the `most` best sums of each slot, the indices of their hypotheses, and their token ids, each S x C.
 
-    A sum is a score plus the base of its row. This function first finds the `most` blocks with the largest sums, and
-    then searches only these blocks. On a CPU, this is five times as fast as topk over the vocabulary.
+    Each slot has `width` rows. A sum is a score plus the base of its row. This function first finds the `most` blocks
+    with the largest sums, and then searches only these blocks. On a CPU, this is five times as fast as topk over the
+    vocabulary.
     """
     blocks = largest_RB.shape[1]
     count = min(most, width * blocks)

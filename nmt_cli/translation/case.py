@@ -19,7 +19,8 @@ from nmt_cli.corpus.tokenizer import FIRST_TOKENS, Tokenizer
 
 UPPER, TITLE, WORDS = "upper", "title", "words"
 # Minimum number of words that makes a style certain. Fewer words in capitals may be an acronym or a name, and fewer
-# words in title case may be names. The model then translates the text in both cases, and the better translation wins.
+# words in title case may be names. If the style is uncertain, the model translates the text in both forms, and the
+# better translation wins.
 SURE_UPPER = 3
 SURE_TITLE = 5
 FEWEST_TITLED = 3  # minimum capitalized words of a line in title case; two are usually a name
@@ -80,7 +81,7 @@ class Case:
         """Return a translation in which each word that is aligned with a word in `capitals` is in capitals.
 
         `source` and `target` are the tokens of the two sides. `positions[i]` is the index of the source token that is
-        aligned with target token i. If `text` and `target` have different numbers of words, `text` is unchanged.
+        aligned with target token i. If `text` and `target` have different numbers of words, return `text` unchanged.
         """
         loud = set[int]()
         for word in _by_word(source):
@@ -98,7 +99,7 @@ class Case:
 
 @dataclass(frozen=True)
 class Part:
-    """One or more sentences of a line in the same style."""
+    """One or more neighboring sentences of a line that have the same style."""
 
     text: str  # the text to translate
     case: Case | None = None
@@ -139,7 +140,8 @@ class Caser:
 
         The phrases of `terms` and their translations keep their case, unless a term ignores case. If a part's style is
         uncertain and `may_ask` is true, the part has both forms, so that the caller can let the model choose. If
-        nothing is converted, the whole text is a single part.
+        `may_ask` is false, such a part is converted only if it is in capitals. If nothing is converted, the whole text
+        is a single part.
         """
         spans = list(sentences)
         head = FIRST_TOKENS.match(text)
@@ -171,7 +173,7 @@ class Caser:
         return self.target if code in self.tags else code
 
     def prefix(self, text: str) -> str:
-        """Convert the forced beginning of a translation to sentence case if it is in capitals."""
+        """Return the forced beginning of a translation, converted to sentence case if it is in capitals."""
         target = Caser(self.tokenizer.target, self.target, self.target)
         [part, *others] = target.parts(text, [(0, len(text))], may_ask=False)
         return part.text if not others and part.case and part.case.style == UPPER else text
@@ -229,9 +231,9 @@ class Caser:
     def _best(self, forms: Sequence[str], spelled: dict[str, list[int]]) -> str:
         """Return the form with the fewest tokens.
 
-        On a tie, return the lowercase form, except for words of several tokens in German and Luxembourgish. In other
-        languages, the capitalized form wins only if it is a single token, because a difference between larger numbers
-        of tokens means little.
+        In German and Luxembourgish, a tie goes to the capitalized form if the forms have several tokens, and otherwise
+        to the lowercase form. In other languages, the capitalized form wins only if it is a single token and the
+        lowercase form is not, because a difference between larger numbers of tokens means little.
         """
         fewest = min(len(spelled[form]) for form in forms)
         equal = [form for form in forms if len(spelled[form]) == fewest]
@@ -241,7 +243,7 @@ class Caser:
         return equal[0] if fewest == 1 else forms[0]
 
     def _is_acronym(self, word: str, spelled: dict[str, list[int]]) -> bool:
-        """Return whether a word is an acronym or a Roman numeral in capitals. `spelled` holds each form's tokens."""
+        """Return whether a word is an acronym or a Roman numeral in capitals. `spelled` maps its forms to token ids."""
         if not word.isupper() or not word.isalpha():
             return False
         if word in ACRONYMS and (len(word) > 2 or self.source in _NO_SHORT_WORDS):

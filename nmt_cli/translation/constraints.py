@@ -9,9 +9,9 @@ For every hypothesis, each step considers the W best tokens (W is the beam) and 
 unmet term. EOS is considered only when all terms are met. The candidates are divided into banks by progress, which is
 the number of tokens of terms that they contain (Post and Vilar 2018). The best candidate of each bank survives, higher
 banks first, then the second best of each bank, and so on until W candidates survive (Hu et al. 2019). A candidate that
-ends with EOS is finished, and the next candidate survives in its place. A search is over when no hypothesis that has
-met or begun all terms can win. This rule ignores the other hypotheses, because they rarely meet their missing terms in
-time to win.
+ends with EOS is finished, and the next candidate survives in its place. When `n_best` hypotheses are finished, the
+search continues only while an unfinished hypothesis that has met or begun all terms can win. The other hypotheses are
+ignored, because they rarely meet their missing terms in time to win.
 """
 
 import itertools
@@ -45,9 +45,10 @@ class Candidate(NamedTuple):
 class Constraints:
     """The automaton of terms. A term is a list of forms, and a form is a list of token ids.
 
-    `begins` is `Tokenizer.begins`. `sizes` holds the number of tokens in each term's longest form. The other lists
-    have one item per node. `gains[node][term]` is the progress towards a term at a node: the size of the term minus the
-    number of tokens that are missing until a form is complete, or 0 if the last tokens do not begin a form of the term.
+    `begins` (see `Tokenizer.begins`) tells for each token whether it completes the word before it. `sizes` holds the
+    number of tokens in each term's longest form. The other lists have one item per node. `gains[node][term]` is the
+    progress towards a term at a node: the size of the term minus the number of tokens that are missing until a form is
+    complete, or 0 if the last tokens do not begin a form of the term.
     """
 
     def __init__(self, terms: Sequence[Sequence[Sequence[int]]], begins: bytes) -> None:
@@ -94,7 +95,7 @@ class Constraints:
 
     @property
     def width(self) -> int:
-        """A beam with room for one hypothesis of each bank, but at least MIN_BEAM and at most MAX_BEAM."""
+        """The beam to search with: room for one hypothesis of each bank, but at least MIN_BEAM and at most MAX_BEAM."""
         # Round up, so that more segments have the same beam: torch searches only segments with equal beams together.
         banks = -(-(1 + sum(self.sizes)) // 4) * 4
         return min(max(MIN_BEAM, banks), MAX_BEAM)

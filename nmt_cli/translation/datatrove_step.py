@@ -16,11 +16,11 @@ from nmt_cli.translation.translate import TranslateOptions
 
 
 class TranslateFiles(PipelineStep):  # type: ignore[misc]  # datatrove may not be installed
-    """Translates files in units. Task R of W, counted from 0, does the work of `nmt translate --shard (R+1)/W`.
+    """Translates files in units. Task R of W (R counts from 0) does the work of `nmt translate --shard (R+1)/W`.
 
-    `files` are files, directories, patterns or URLs. `output` is a directory or a URL for the units. If a unit fails,
-    the task first translates the other units and then fails. When all tasks have ended, call `check` and `join` of
-    `translation.sharded`.
+    `files` are files, directories, patterns or URLs. `output` is a directory or a URL for the units. `unit_lines` is
+    the maximum number of lines per unit. If a unit fails, the task translates the other units, then raises NmtError.
+    When all tasks have ended, call `check` and `join` of `translation.sharded`.
     """
 
     name = "nmt: translate files"

@@ -89,8 +89,8 @@ def search_with_rows(models: Sequence[Model], queue: WorkerQueue, rows: int, tea
 class EngineSearch:
     """The engine's search in one thread, with an ensemble of models and up to `slots` segments at once.
 
-    Idle threads of `team` help with its large matrix products. Raises DivergedError if scores are not finite, and
-    MemoryError if there is too little memory. After either error, the search cannot be used again.
+    Idle threads of `team` help with this search's large matrix products. Raises DivergedError if scores are not finite,
+    and MemoryError if there is too little memory. After either error, the search cannot be used again.
     """
 
     def __init__(self, models: Sequence[Model], slots: int, team: Team | None = None) -> None:
@@ -133,7 +133,7 @@ class EngineSearch:
         self.segments.update(zip(slots, segments, strict=True))
 
     def run(self, steps: int) -> list[Segment]:
-        """Run until a segment is done, for at most `steps` steps. Return the segments done, with their hypotheses."""
+        """Run until a segment is done, for at most `steps` steps. Return finished segments with their hypotheses."""
         count = _check(self.library.run(self.handle, steps, self._done))
         done = []
         for slot in self._done[:count]:
@@ -177,7 +177,7 @@ def _fill(request: Request, segment: Segment, source: Sequence[int], limit: int)
     request.limit = limit
     request.width = options.beam
     request.best = options.n_best
-    # 1 requests alignments with a source that ends with EOS, 2 with a source without EOS.
+    # 0: no alignments; 1: alignments with a source that ends with EOS; 2: with a source that does not.
     request.align = options.alignments * (1 if source is segment.ids else 2)
     request.alpha = options.alpha
     request.offset = options.penalty_offset

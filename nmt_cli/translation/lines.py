@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterable, Iterator
 from nmt_cli.corpus.readers import MAX_LINE_BYTES, check_plain
 from nmt_cli.system.errors import DataError
 
-READ_BYTES = 1 << 16
-CHUNK_CHARACTERS = 1 << 16  # approximate size of a chunk of lines, whose segments are sorted and queued together
+READ_BYTES = 1 << 16  # maximum bytes per read
+CHUNK_CHARACTERS = 1 << 16  # approximate size of a chunk; the segments of its lines are sorted and queued together
 
 
 def count_lines(descriptor: int) -> int | None:
@@ -34,7 +34,7 @@ def chunks_of(lines: Iterable[str]) -> Iterator[list[str]]:
     chunk, size = list[str](), 0
     for line in lines:
         chunk.append(line)
-        size += len(line) + 1 if isinstance(line, str) else 1  # the segmenter rejects lines that are not text
+        size += len(line) + 1 if isinstance(line, str) else 1  # if it is not str, the segmenter will raise TypeError
         if size >= CHUNK_CHARACTERS:
             yield chunk
             chunk, size = [], 0
@@ -51,12 +51,13 @@ def read_chunks(
     first: int = 1,
     all_read: Callable[[], object] = lambda: None,
 ) -> Iterator[list[str]]:
-    """Yield lines in chunks of about CHUNK_CHARACTERS characters, or in shorter chunks if the next read would wait.
+    """Yield lines in chunks of about CHUNK_CHARACTERS characters, or in shorter chunks if the next read would block.
 
-    Lines of more than MAX_LINE_BYTES are cut. If a line is not UTF-8, U+FFFD replaces each run of invalid bytes, or
-    DataError is raised if `strict` is true. Its message calls a line `name`. `first` is the number of the first line.
-    Compressed or binary input raises DataError in any case. `counts` counts the lines that were cut or are not UTF-8.
-    `all_read` is called when the caller asks for a chunk after the last one.
+    Lines of more than MAX_LINE_BYTES are cut. In a line that is not UTF-8, U+FFFD replaces each run of invalid bytes.
+    With `strict`, such a line raises DataError instead. `name` is the word for a line in the message, and `first` is
+    the number of the first line. Even without `strict`, DataError is raised if line 1 of the input is not UTF-8 and
+    looks like the start of a compressed or binary file. `counts` counts the lines that were cut or are not UTF-8.
+    `all_read` is called once, when the input has ended and the caller asks for a chunk after the last one.
     """
     chunk, size = list[str](), 0
     for line in _read(descriptor, counts, name, strict, first):
@@ -77,7 +78,7 @@ def read_lines(descriptor: int, counts: Counter[str], name: str = "line", *, str
 
 
 def _read(descriptor: int, counts: Counter[str], name: str, strict: bool, first: int) -> Iterator[str | None]:
-    """Yield lines, and None before each read, so that the caller need not hold back lines while the read waits."""
+    """Yield lines, and None before each read, which may block, so that the caller can first pass on its lines."""
     number, line, block = first - 1, b"", b"more"
     while block:
         yield None
@@ -101,9 +102,9 @@ def _read(descriptor: int, counts: Counter[str], name: str, strict: bool, first:
                 counts["first invalid"] = counts["first invalid"] or number
                 text = re.sub("\ufffd+", "\ufffd", _decode(whole, "replace"))
             yield text
-        line = (line + rest)[: MAX_LINE_BYTES + 1]  # the rest of a line that is too long is dropped
+        line = (line + rest)[: MAX_LINE_BYTES + 1]  # drop the end, but keep one byte too many as a sign of a cut
 
 
 def _decode(line: bytes, errors: str) -> str:
-    """Return the text of a line. If the line is too long, cut it between two characters."""
+    """Return the text of a line. If the line is too long, cut it at a character boundary."""
     return codecs.utf_8_decode(line[:MAX_LINE_BYTES], errors, len(line) <= MAX_LINE_BYTES)[0]

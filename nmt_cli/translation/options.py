@@ -15,8 +15,8 @@ class Sampling:
     """Options for sampling. Each token is drawn at random from the model's distribution."""
 
     temperature: float = 1.0  # divides the logits
-    top_k: int = 0  # sample from the k most likely tokens; 0 for all
-    top_p: float = 1.0  # sample from the smallest set of likely tokens with this total probability
+    top_k: int = 0  # sample from this many of the most likely tokens; 0 for all
+    top_p: float = 1.0  # sample from the fewest of the most likely tokens whose total probability reaches this
     seed: int = 1  # the same seed, text and line number give the same translation
 
     def __post_init__(self) -> None:
@@ -45,7 +45,7 @@ class SearchOptions:
     spelling: Any = None  # "auto": correct typos in the source if the model has counts of words; or "off"
     # The target language code, if the model has several target languages; "" for its default. Translator.resolved
     # replaces the code with the text, such as ">>deu<< ", that selects this language at the beginning of a source.
-    # A line that already begins with such a text keeps its own.
+    # If a line already begins with such a text, that text is used instead.
     target: str = ""
     # Whether to use the model's shortlist. Translator.resolved replaces True with the Shortlist (None if the model has
     # none), and False with None.
@@ -55,8 +55,8 @@ class SearchOptions:
     def resolved(self, decoding: Any) -> "SearchOptions":
         """Replace options that are None with the defaults in `decoding`, a section of a model's settings.
 
-        For sampling, set the beam to 1. Otherwise, raise a default beam that is smaller than `n_best`. Raises
-        UsageError if values are out of range or contradict each other.
+        For sampling, set the beam to 1. Otherwise, if the default beam is smaller than `n_best`, set it to `n_best`.
+        Raises UsageError if values are out of range or contradict each other.
         """
         if self.beam is not None and self.n_best > self.beam and not self.sampling:
             raise UsageError(f"{self.n_best} hypotheses need a beam of {self.n_best} or more, not {self.beam}")
@@ -72,7 +72,7 @@ class SearchOptions:
         return replace(self, **chosen)
 
     def for_segments(self) -> "SearchOptions":
-        """Return the options for the segments of a line: no glossary and, for sampling, one sample."""
+        """Return the options for the segments of a line: without the glossary, and with `n_best` = 1 for sampling."""
         if not (self.sampling or self.terms):
             return self
         return replace(self, n_best=1 if self.sampling else self.n_best, terms=None)

@@ -22,7 +22,7 @@ class Copy:
 @dataclass(frozen=True)
 class Translation:
     hypotheses: list[Hypothesis]  # exactly `n_best`, best first, or with sampling in the order drawn; some may be equal
-    drafts: list[list[Segment]]  # one list of the text's segments, or with sampling one for each sample
+    drafts: list[list[Segment]]  # one list of the text's segments or, with sampling, one list for each sample
     terms: list[Term] = field(default_factory=list)  # glossary entries whose source phrase is in the text
     copy: Copy | None = None  # set for a text without letters, which has no segments
     hidden: int = 0  # number of target-language tokens that nmt added at the beginning of each source segment, 0 or 1
@@ -43,7 +43,7 @@ class Translation:
 
     @property
     def case(self) -> str | None:
-        """The style of the translation's letter case (see Case), None if it was not converted, or "mixed"."""
+        """The style of the letter case (see Case), None if it was not converted, or "mixed" if the segments differ."""
         styles = {segment.case.style if segment.case else None for segment in self.segments}
         return "mixed" if len(styles) > 1 else next(iter(styles), None)
 
@@ -53,7 +53,7 @@ class Translation:
         return any(segment.untranslated for segment in self.segments)
 
     def form_of(self, term: Term, text: str) -> str | None:
-        """Return the form of a term that occurs in the text of a hypothesis, or None.
+        """Return the form of `term` that occurs in `text`, which is the text of a hypothesis, or None if none occurs.
 
         If the letter case of the translation was converted, ignore the case of the form.
         """
@@ -65,7 +65,7 @@ class Translation:
         return [term for term in self.terms if self.form_of(term, self.text) is None]
 
     def found(self, rank: int) -> list[tuple[Segment, Hypothesis]]:
-        """Return the segments and their hypotheses of this rank, which together form the hypothesis of the text."""
+        """Return each segment with its hypothesis of this rank, or with its last hypothesis if it has fewer."""
         draft = self.drafts[rank] if len(self.drafts) > 1 else self.drafts[0]
         index = 0 if len(self.drafts) > 1 else rank
         return [(segment, segment.hypotheses[min(index, len(segment.hypotheses) - 1)]) for segment in draft]
@@ -75,7 +75,7 @@ class Translation:
         return [(segment.ids[self.hidden :], self._shown(hypothesis)) for segment, hypothesis in self.found(rank)]
 
     def _shown(self, hypothesis: Hypothesis) -> Hypothesis:
-        """Remove the first `head` tokens of a hypothesis, and count source positions after the hidden source tokens."""
+        """Return a hypothesis without its `head` tokens. Its source positions do not count the `hidden` tokens."""
         positions = [max(position - self.hidden, 0) for position in hypothesis.source_positions[self.head :]]
         return replace(hypothesis, ids=hypothesis.ids[self.head :], source_positions=positions)
 
@@ -86,7 +86,7 @@ class Pending:
 
     queue: SegmentQueue
     options: SearchOptions  # resolved
-    translator: object = None  # this reference prevents the Translator's garbage collection, which closes the queue
+    translator: object = None  # a Translator closes the queue when it is garbage-collected; this reference prevents it
     done: Callable[["Pending"], None] = lambda _: None  # called once, in any thread, when all segments are done
     line: str = ""  # the text
     drafts: list[list[Segment]] = field(default_factory=list)  # see Translation

@@ -46,7 +46,7 @@ class SegmentQueue:
     The first segment of each text is due at once. The second segment is due when BACKGROUND_INTERVAL more segments of
     any texts have been taken, the third after twice as many, and so on. Workers take the segment that is due earliest,
     even before it is due, and of several such segments the one that was submitted first. Therefore a short text does
-    not wait until a long text is translated, and a long text does not wait for all short texts that arrive later.
+    not wait for the end of a long text, and a long text does not wait for all short texts that arrive later.
 
     Segments that are not the first of their text are background segments. With `background_limit`, a worker holds at
     most that many background segments, or IDLE_FACTOR times as many while no more texts are expected. A worker that
@@ -138,8 +138,8 @@ class SegmentQueue:
     def peek(self, held: dict[Segment, bool]) -> Segment | None:
         """Return the next segment, if any, for a worker that holds the segments `held`. The segment stays in the queue.
 
-        Cancelled segments before it are removed. A worker gets at most an equal share of all unfinished segments, so
-        that the other workers get the rest.
+        Cancelled segments before it are removed and passed to `done`. A worker gets at most an equal share of
+        all unfinished segments, so that the other workers get the rest.
         """
         while len(held) < -(-self.unfinished // len(self._workers)):
             heaps = [self._first] if self._first else []
@@ -181,7 +181,7 @@ class WorkerQueue:
     """One worker's access to the queue. The worker's search calls `take` and `finish`.
 
     If a search raises an error, each segment that the worker holds is searched again, alone. If this second search also
-    fails, the segment gets its error.
+    fails, its error becomes the error of the segment.
     """
 
     def __init__(self, queue: SegmentQueue, search: Search) -> None:
@@ -202,9 +202,9 @@ class WorkerQueue:
     def take(self, rows: float, tokens: float, batch: float, *, alike: bool = False) -> list[Segment]:
         """Return the next segments that fit in `rows` hypotheses and `tokens` source tokens.
 
-        Stop when the segments have `batch` source tokens or more. If the search has no segments, wait for one, and
-        return it even if it does not fit. An empty list then means that the search must end. With `alike`, return only
-        segments with the same options as those in the search. Raises Closed after the queue's `close`.
+        Return no more segments when those taken have `batch` source tokens or more. If the search has no segments, wait
+        for one, and return it even if it does not fit, or return an empty list if the search must end. With `alike`,
+        return only segments with the same options as those in the search. Raises Closed after the queue's `close`.
         """
         taken = list[Segment]()
         with self._queue.changed:
@@ -246,7 +246,7 @@ class WorkerQueue:
         self._inside[segment] = None
 
     def finish(self, segments: Iterable[Segment]) -> None:
-        """Hand over segments that have hypotheses or an error, or were cancelled.
+        """Pass segments that have hypotheses or an error, or were cancelled, to the queue's `done`.
 
         Raises Closed after the queue's `close`.
         """
@@ -286,7 +286,7 @@ class WorkerQueue:
 
     def _search_next(self) -> None:
         try:
-            self._again.extend(self.take(math.inf, math.inf, 1))  # wait here, so that every error belongs to a segment
+            self._again.extend(self.take(math.inf, math.inf, 1))  # first, so that every error belongs to a held segment
             self._inside.clear()
             self._run_search(self)
         except Closed:

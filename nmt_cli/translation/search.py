@@ -47,7 +47,7 @@ from nmt_cli.translation.segments import Hypothesis, Segment, length_penalty
 
 ENCODE_TOKENS = {"cpu": 2048, "cuda": 16384}  # source tokens encoded together; their segments may wait for slots
 LOOKAHEAD = 10  # an unfinished hypothesis counts as able to win only within 1 + LOOKAHEAD * alpha more tokens
-BATCH_TOKENS = 4096  # maximum number of pairs scored together, times the length of the longer side of the last pair
+BATCH_TOKENS = 4096  # maximum size of a batch to score: pairs, times tokens on the longer side of the last pair
 MAX_SOURCE_TOKENS = 1 << 16  # maximum source tokens in all slots together, to limit the memory
 
 Float64s = npt.NDArray[np.float64]
@@ -78,7 +78,7 @@ class Slots:
         self.longest = min(model.settings.max_length for model in models)
         self.source_eos = models[0].settings.source_eos
         self.max_slots = max(1, rows // width)
-        self.ready: list[tuple[Segment, int]] = []  # encoded segments, and their sources' first rows in `key_values`
+        self.ready: list[tuple[Segment, int]] = []  # encoded segments, each with its first row in `key_values`
         self.key_values: list[Tensor] = []
         self.segments: list[Segment | None] = []
         self.generators: list[Any] = []  # for each slot, a random number generator, or None if nothing is sampled
@@ -272,9 +272,9 @@ class Slots:
                 del segment.hypotheses[self.options.n_best :]
 
     def _best_unfinished(self) -> Float64s:
-        """Return, for each slot, the log-probability of the best unfinished hypothesis that can still win.
+        """Return, for each slot, the log-probability of the best unfinished hypothesis, or -inf if there is none.
 
-        If `n_best` hypotheses are finished, ignore unfinished ones that have not begun or met all their terms.
+        If `n_best` hypotheses are finished, ignore unfinished ones with a term that is neither begun nor met.
         """
         best_S = self.alive_SW[:, 0].copy()
         for slot, segment in enumerate(self.segments):
@@ -304,7 +304,7 @@ class Slots:
 
 
 def take(queue: WorkerQueue, device: torch.device) -> list[Segment]:
-    """Return the next segments to encode. If segments are being searched, the options are the same as theirs."""
+    """Return the next segments to encode, with the same options as the segments that are being searched, if any."""
     return queue.take(math.inf, math.inf, ENCODE_TOKENS[device.type], alike=True)
 
 
@@ -359,7 +359,7 @@ def _aligned(segment: Segment, model: Transformer, dtype: torch.dtype) -> Segmen
 def pair_batches(
     pairs: Sequence[Sequence[Ids]], device: torch.device, source_eos: bool = True
 ) -> Iterator[tuple[list[int], Batch]]:
-    """Yield batches of pairs, short targets first. Each item is a list of the pairs' indices, and the Batch.
+    """Yield batches of pairs, short targets first. Each item holds the indices of the batch's pairs, and the Batch.
 
     Both sides of each pair must end with EOS. If `source_eos` is false, the batches omit the EOS of the sources.
     """

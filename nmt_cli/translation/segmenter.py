@@ -39,7 +39,7 @@ SMALLEST = 4  # minimum tokens, not counting EOS, of a source that may be cut in
 
 
 class Segmenter:
-    """Cuts lines into segments for one model. `counts`, which belongs to the Translator, counts the lines."""
+    """Cuts lines into segments for one model. `counts` counts lines, and those split, cut or copied."""
 
     def __init__(
         self,
@@ -114,7 +114,7 @@ class Segmenter:
         return segments
 
     def target_of(self, line: str, target: str) -> str:
-        """Return `target`, a language token and a space, or "" if the line itself begins with a language token."""
+        """Return `target`, such as ">>deu<< ", or "" if the line itself begins with a language token."""
         head = FIRST_TOKENS.match(normalize(visible(line))) if target and ">>" in line else None
         if not head:
             return target
@@ -172,8 +172,8 @@ class Segmenter:
     def _copy(self, line: str, text: str, *, skipped: bool) -> Copy | None:
         """Return a copy of a line without letters, or None for an empty line and a line with letters.
 
-        Language and tag tokens do not count as letters. `text` is the normalized line. If `skipped` is true, the
-        caller's own line begins with language or tag tokens, and the copy skips these source words.
+        The language and tag tokens at the beginning are not copied. `text` is the normalized line, after any language
+        token that nmt added. If `skipped` is true, nmt added none, so the Copy counts these tokens as skipped words.
         """
         head = ""
         if text.startswith(">>"):

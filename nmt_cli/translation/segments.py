@@ -17,7 +17,7 @@ class Hypothesis:
     ids: list[int]  # token ids, without EOS
     log_probability: float  # log-probability of all tokens, including EOS, in nats
     score: float  # log-probability divided by the length penalty
-    token_log_probabilities: list[float]  # log-probability of each token, including EOS
+    token_log_probabilities: list[float]  # of each token, including EOS, in nats
     text: str = ""  # for a segment, set only if it differs from the decoded ids
     tokens: list[str] = field(default_factory=list)  # subwords; each segment ends with </s>
     source_positions: list[int] = field(default_factory=list)  # for a segment, the source index of each id
@@ -36,21 +36,21 @@ class Segment:
     max_tokens: int | None = None  # maximum tokens of the translation, including EOS; see `limit`
     owner: Any = None  # the Pending that waits for this segment
     cancelled: bool = False
-    background: bool = False  # whether segments that are not in the background have priority in the same search
+    background: bool = False  # whether segments not in the background have priority over this one in the same search
     started: float = 0.0  # monotonic time at which a worker first took this segment or the one that it replaces
     terms: Sequence[Term] = ()  # glossary entries whose phrase is in the source
     constraints: Constraints | None = None  # terms that every hypothesis must contain
-    unconstrained: "Segment | None" = None  # if this segment has constraints: the same one without, to fall back on
+    unconstrained: "Segment | None" = None  # with constraints: the segment as found without them, to fall back on
     case: Case | None = None  # the letter case of the translation, or None to keep the case that the model gives it
     # Source ids, including EOS, in the given letter case, to be searched after `ids`, for comparison; or empty.
     given: list[int] = field(default_factory=list)
-    rival: "Segment | None" = None  # the same one, translated in sentence case; the better translation wins
+    rival: "Segment | None" = None  # the same segment, already translated in sentence case; the better translation wins
     untranslated: bool = False  # whether no usable translation was found, so that the only hypothesis is the source
     hypotheses: list[Hypothesis] = field(default_factory=list)  # best first; empty if the search finds none
     error: BaseException | None = None
 
     def source(self, eos: bool) -> list[int]:
-        """Return the ids that the encoder reads. If `eos` is false, leave out the final EOS."""
+        """Return the ids that the encoder reads. If `eos` is false, omit the final EOS, unless it is the only id."""
         return self.ids if eos else self.ids[:-1] or self.ids
 
     def limit(self, longest: int) -> int:
@@ -58,7 +58,7 @@ class Segment:
         return min(self.max_tokens or len(self.ids) + len(self.prefix) + self.options.extra_length, longest)
 
     def random(self) -> Any:
-        """Return a random number generator for sampling, or None. Each token needs one random number."""
+        """Return a random number generator, from which each token needs one number, or None without sampling."""
         import numpy as np
 
         sampling = self.options.sampling

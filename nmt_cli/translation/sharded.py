@@ -92,7 +92,7 @@ class ShardedTranslation:
         return len(self._job.units)
 
     def run(self, shard: Shard) -> int:
-        """Translate this worker's share, and then other units. Return 0, or the exit code of the first failed unit."""
+        """Translate this worker's units, then units of others. Return 0, or the exit code of the first failed unit."""
         self._job.plan(shard.start(len(self._job.files)))
         worker = self._worker(shard)
         with Progress(f"translating as worker {shard}", None, "lines") as progress:
@@ -105,7 +105,10 @@ class ShardedTranslation:
         return worker.failures[0][1].exit_code
 
     def translate(self, number: int) -> str:
-        """Translate one unit, unless it is already translated. Return "", or the reason for its failure."""
+        """Translate one unit, unless it is already translated. Return "", or the reason for its failure.
+
+        Raises UsageError if there is no unit with this number.
+        """
         if not 0 <= number < self.units:
             raise UsageError(f"there is no unit {number}. There are {self.units:,}, numbered from 0")
         failure = self._worker(Shard(1, 1)).do_unit(self._job.units[number])
@@ -139,7 +142,7 @@ def _check(options: TranslateOptions, run: Run | None) -> None:
 
 
 def check(files: Sequence[str], output: str) -> int:
-    """Print file, first line, last line and reason for each unit without a valid result. Return 1 if there is one."""
+    """Print file, first line, last line and reason for each unit without a valid result. Return 0 if there is none."""
     checked = job.resume(output, inputs.find(files))
     number = 0
     for unit, reason in proof.problems(checked):
@@ -153,9 +156,10 @@ def check(files: Sequence[str], output: str) -> int:
 
 
 def join(files: Sequence[str], output: str, target: str | None) -> int:
-    """Write the translation of each file to `target` (default: the directory of the units). Return 0.
+    """Write the translation of each file. Return 0.
 
-    Raises DataError if the translation of a line is missing. Then nothing is written.
+    `target` is a directory, or a file if there is only one input (default: the directory of the units). If a unit has
+    no valid result, write nothing and raise DataError.
     """
     for path in proof.join(job.resume(output, inputs.find(files)), target):
         say(path)

@@ -1,12 +1,12 @@
 """Shortlists: the target tokens that the translation of a segment may contain.
 
 A shortlist consists of the most frequent target tokens, and a list of the most probable translations of each source
-token. The search considers no other target tokens: log Z does not include them, and the C engine does not compute their
+token. The search considers no other target tokens: their probability is 0, and the C engine does not compute their
 logits. The target tokens for a segment do not depend on other segments.
 
 The file `shortlist.bin` in a model directory begins with 16 bytes that name the format, and the SHA-256 of the
 tokenizer files. Little-endian int32 numbers follow: three counts (of frequent tokens, source tokens and listed tokens),
-the frequent tokens, the end of each source token's list, and the lists.
+the frequent tokens, the index at which each source token's list ends, and the lists one after another.
 """
 
 import hashlib
@@ -35,7 +35,7 @@ class Shortlist:
     def tokens(self, segment: Segment) -> list[int]:
         """Return the target tokens for a segment, sorted.
 
-        These are EOS, the frequent tokens, the lists of its source tokens, and the tokens of its prefix and its terms.
+        These are EOS, the frequent tokens, the lists of the source tokens, and the tokens of prefix and constraints.
         """
         found = set(self._always).union(segment.prefix)
         for source in set(segment.ids):
@@ -54,7 +54,10 @@ class Shortlist:
 
 
 def read_shortlist(directory: Path, tokenizer: Tokenizer, tokenizer_file: Path) -> Shortlist | None:
-    """Return the shortlist in a model directory, if any. Raises DataError if it is damaged or of another tokenizer."""
+    """Return the shortlist in a model directory, or None if there is none.
+
+    Raises DataError if the file is damaged or belongs to another tokenizer.
+    """
     file = directory / FILE
     if not file.is_file():
         return None

@@ -20,9 +20,9 @@ from nmt_cli.corpus.damage import NEIGHBORS
 from nmt_cli.corpus.terms import Terms
 from nmt_cli.translation.case import EDGES, Part
 
-# Only a word that occurs at least FREQUENT times in the training text, and at least once per RARE words, can be a
-# correction. Without this limit, 5 % more of the typos in Multi30k would be corrected, but 68 instead of 30 words that
-# are not typos would be replaced (of 11,877 words).
+# Only a word that occurs at least FREQUENT times in the training text, and on average at least once in every RARE
+# words, can be a correction. Without this limit, 5 % more of the typos in Multi30k would be corrected, but 68 instead
+# of 30 words that are not typos would be replaced (of 11,877 words).
 FREQUENT = 10
 RARE = 500_000
 SHORTEST = 3  # minimum letters of a word to correct; most shorter words are one letter away from many others
@@ -89,7 +89,9 @@ def read_spelling(tokenizer_file: Path) -> Spelling | None:
 
 
 def _one_slip_away(word: str, alphabet: Sequence[str]) -> Iterator[str]:
-    """Yield words with one slip undone: two letters swapped, one left out or doubled, or a neighboring key hit."""
+    """Yield the words that one slip turns into `word`. A slip swaps two letters, omits or doubles one, or hits a key
+    beside the right one.
+    """
     for index in range(len(word) + 1):
         before, after = word[:index], word[index:]
         for letter in alphabet:

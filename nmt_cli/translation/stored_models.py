@@ -16,7 +16,7 @@ class Direction(NamedTuple):
 
     source: str  # language codes
     target: str
-    prefix: str = ""  # put before every source to select one of the model's target languages
+    prefix: str = ""  # put before every source to select the target language; "" if the model needs none
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class StoredModel:
     path: Path
     kind: str  # "nmt", or another program's kind of model
     directions: tuple[Direction, ...]
-    bytes: int  # size of its files
+    bytes: int  # total size of its files
     parameters: int
     open: Callable[[], Path]  # returns a model directory; converts another kind of model first
 
@@ -46,7 +46,7 @@ def directions_of(config: ModelConfig, tokenizer: Tokenizer | None) -> tuple[Dir
 def direction_to(target: str, config: ModelConfig, directions: Sequence[Direction]) -> Direction:
     """Return one of a model's language pairs with this target language, preferably from the model's source language.
 
-    If `target` is empty, return the model's default pair, which has a prefix only if the model stores its pairs. Raise
+    If `target` is empty, return the model's default pair, which has a prefix only if the model stores its pairs. Raises
     UsageError if the model does not translate to `target`.
     """
     if not (target or config.pairs):

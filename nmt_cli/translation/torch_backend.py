@@ -1,4 +1,4 @@
-"""Search with torch: on one GPU in this process, on several in a process each, or on a CPU without the engine."""
+"""Search with torch: on one GPU in this process, on several GPUs with a process for each, or on a CPU."""
 
 import contextlib
 import functools
@@ -42,9 +42,9 @@ def _out_of_memory_named(device: torch.device) -> Iterator[None]:
 def on_gpus(models: Sequence[ModelDirectory], precision: str, workers: int | None) -> Backend:
     """Return a backend on all GPUs, or on the first `workers` of them.
 
-    With several GPUs, a forked process searches on each. This process itself searches, on one GPU, if only one is
-    to be used, if a launcher started this process, or if this process has already used CUDA. In the last case, forked
-    processes could not use CUDA.
+    With several GPUs, a forked process searches on each. But this process itself searches, on one GPU, if only one GPU
+    is to be used, if a launcher started this process, or if it has already used CUDA, because forked processes could
+    not use CUDA then. Raises UsageError if the precision is int8.
     """
     if precision == "int8":
         raise UsageError("--precision int8 is for CPUs. Use auto, or set CUDA_VISIBLE_DEVICES= to use the CPU")

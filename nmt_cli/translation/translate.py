@@ -46,7 +46,7 @@ class TranslateOptions:
 
 
 def choose_models(named: Sequence[Path]) -> tuple[Path, ...]:
-    """Return the named models, or else the newest translation model in runs/. Raise MissingError if there is none."""
+    """Return the named models, by default the newest translation model in runs/. Raise MissingError if it has none."""
     if named:
         return tuple(named)
     models = [run / "model" for run in sorted(Path("runs").glob("*")) if artefact.present(run / "model")]
@@ -176,7 +176,10 @@ def translate_lines(
 def score_lines(
     translator: Translator, options: TranslateOptions, source: int, target: int, progress: Progress
 ) -> None:
-    """Read lines from the file descriptor `source`, and write the scores of their given translations to `target`."""
+    """Read lines from the file descriptor `source`, and their translations from the file `options.score_pairs`.
+
+    Write the scores to the file descriptor `target`. Raises DataError if the two inputs differ in length.
+    """
     total, tokens, counts = 0.0, 0, translator.counts
     translations = os.open(options.score_pairs or "", os.O_RDONLY)
     kinds = (source, "line"), (translations, "translation")

@@ -193,7 +193,7 @@ class Translator(contextlib.AbstractContextManager["Translator"]):
         *,
         first: int = 1,
     ) -> Iterator[list[Translation]]:
-        """Yield the translations of all lines in `chunks`, in order, as lists of those that are finished.
+        """Yield the translations of all lines in `chunks`, in order. Each list holds those that are finished next.
 
         A separate thread reads the chunks. `first` is the number of the first line, on which sampling depends.
         """
@@ -231,9 +231,9 @@ class Translator(contextlib.AbstractContextManager["Translator"]):
         return replace(resolved, target=target, shortlist=self._shortlist if resolved.shortlist else None)
 
     def _token_of(self, target: str) -> str:
-        """Return the text before a source that selects a target language. Raises UsageError if the model lacks it."""
+        """Return the text, such as ">>deu<< ", to put before a source, or "". Raises UsageError for a wrong target."""
         if target and self.tokenizer.language(*self.tokenizer.encode([target])):
-            return f"{target.strip()} "  # it is already the text, not a language code
+            return f"{target.strip()} "  # the caller passed the text itself, not a code
         return direction_to(target, self.config, self.directions).prefix
 
     def with_target(self, line: str) -> str:
@@ -249,7 +249,7 @@ class Translator(contextlib.AbstractContextManager["Translator"]):
         return read_shortlist(directory, self.tokenizer, directory / TOKENIZER) if directory else None
 
     def score(self, pairs: Iterable[tuple[str, str]], *, alpha: float | None = None) -> Iterator[Hypothesis]:
-        """Yield the score of every (source, translation) pair, in order. Both texts keep their letter case."""
+        """Yield a scored Hypothesis for every (source, translation) pair, in order. Keep the letter case of both."""
         options = SearchOptions(alpha=alpha).resolved(self.config.decoding)
         numbered = enumerate(pairs, 1)
         while chunk := list(itertools.islice(numbered, SCORE_LINES)):

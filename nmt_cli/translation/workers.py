@@ -22,7 +22,7 @@ from nmt_cli.translation.queue import SegmentQueue, WorkerQueue
 from nmt_cli.translation.search import rows_at_once, search
 from nmt_cli.translation.segments import Segment
 
-SHARE = 16 * 32  # number of source tokens per worker to send before checking for results
+SHARE = 16 * 32  # source tokens to send, per worker, before checking for results
 POLL_SECONDS = 0.01  # time between checks for new segments while workers search
 Prepare = Callable[[torch.device], tuple[Sequence[Transformer], torch.dtype]]
 
@@ -31,14 +31,14 @@ Prepare = Callable[[torch.device], tuple[Sequence[Transformer], torch.dtype]]
 class _Worker:
     connection: Connection
     pid: int
-    open: int = 0  # number of segments that were sent to this worker and have no result yet
+    open: int = 0  # number of segments sent to this worker that have no result yet
 
     def send(self, value: object) -> None:
         with contextlib.suppress(ConnectionError):  # `receive` reports the lost connection
             self.connection.send(value)
 
     def receive(self) -> list[tuple[int, Any]]:
-        """Return the number and the hypotheses of each segment that is done.
+        """Wait for results. Return a tuple (number, hypotheses) for each finished segment. The parent set the numbers.
 
         Raises the error that the worker sent, or StorageError if the worker has ended.
         """
@@ -52,8 +52,11 @@ class _Worker:
         return list(results)
 
 
-def _serve(connection: Connection, prepare: Prepare, device: torch.device, parent: int) -> None:
-    """Translate numbered segments from the parent, and send it hypotheses or the first error. End with the parent."""
+def _serve(connection: Connection, prepare: Prepare, device: torch.device, parent_pid: int) -> None:
+    """Translate numbered segments that the parent sends, and send back their hypotheses or the first error.
+
+    The process exits after an error, or when the parent ends.
+    """
     results: queues.SimpleQueue[Any] = queues.SimpleQueue()
     numbers = dict[Segment, int]()
 
@@ -75,7 +78,7 @@ def _serve(connection: Connection, prepare: Prepare, device: torch.device, paren
                 segments.submit(segment for _, segment in numbered)
 
     try:
-        end_with_parent(parent, thread_lasts=False)
+        end_with_parent(parent_pid, thread_lasts=False)
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         torch.set_num_threads(1)
@@ -93,11 +96,11 @@ def _serve(connection: Connection, prepare: Prepare, device: torch.device, paren
         os._exit(0)
 
 
-def _close(workers: list[_Worker], owner: int) -> None:
-    """Kill workers, which have nothing to save. A fork of the owner only closes its copies of the connections."""
+def _close(workers: list[_Worker], owner_pid: int) -> None:
+    """Kill workers, which have nothing to save. In a fork of the owner, only close the copies of the connections."""
     for worker in workers:
         worker.connection.close()
-        if os.getpid() == owner:
+        if os.getpid() == owner_pid:
             with contextlib.suppress(ProcessLookupError, ChildProcessError):
                 os.kill(worker.pid, signal.SIGKILL)  # SIGTERM could be lost while the worker is starting
                 os.waitpid(worker.pid, 0)
@@ -133,16 +136,16 @@ class Workers:
             raise
 
     def start(self) -> None:
-        """Fork the processes that are not running yet."""
+        """Fork a worker process for each device that does not have one yet."""
         for device in self._devices[len(self._workers) :]:
             ours, theirs = Pipe()
-            parent = os.getpid()
+            parent_pid = os.getpid()
             pid = os.fork()
             if not pid:
                 ours.close()
                 for worker in self._workers:  # otherwise, their connections would stay open after the parent ends
                     worker.connection.close()
-                _serve(theirs, self._prepare, device, parent)
+                _serve(theirs, self._prepare, device, parent_pid)
             theirs.close()
             self._workers.append(_Worker(ours, pid))
 

@@ -77,8 +77,8 @@ def _copied(copy: Copy | None) -> str:
 def alignment(tokenizer: Tokenizer, parts: Sequence[tuple[list[int], Hypothesis]]) -> str:
     """Return the word alignment of a line, such as "0-1 1-0": pairs of source and target words, numbered from 0.
 
-    Each target token links its word to the word of the source token that it translates. `parts` holds the source ids
-    and the hypothesis of each segment.
+    Each target token links its word to the word of the source token that it translates. `parts` holds, for
+    each segment, its source ids and its hypothesis.
     """
     pairs: set[tuple[int, int]] = set()
     words = [0, 0]  # numbers of source and target words in the segments so far
@@ -97,7 +97,7 @@ def alignment(tokenizer: Tokenizer, parts: Sequence[tuple[list[int], Hypothesis]
 
 
 def report(counts: Counter[str], max_length: int) -> None:
-    """Print how many lines were cut, split etc. Losses are warnings."""
+    """Print how many lines were cut, split etc. Anything lost or left untranslated is a warning."""
     first = counts["first invalid"]
     for show, name, text in (
         (warn, "invalid", f"lines are not UTF-8 (first: line {first:,}): their invalid bytes were replaced"),
@@ -107,7 +107,7 @@ def report(counts: Counter[str], max_length: int) -> None:
         (
             warn,
             "untranslated",
-            "sentences or parts of them stay untranslated: the model repeated itself or did not end",
+            "sentences or parts of them were left untranslated: the model repeated itself or did not end",
         ),
         (say, "corrected", "lines had typos that were corrected (--spelling off keeps them)"),
         (say, "constrained", "segments lacked a term and were searched again, with constraints"),

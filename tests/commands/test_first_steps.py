@@ -102,10 +102,11 @@ def test_the_error_about_a_missing_model_lists_the_models_here(nmt: Nmt, here: P
     Path("runs/torn").mkdir()
     for command in (["translate"], ["attend", "x"]):
         code, line = error_of(nmt, *command, "--model", "runs/nope")
-        assert (code, "no model in runs/nope. Models here: runs/a, models/b. Use a model " in line) == (66, True), line
+        assert code == 66
+        assert "no model in runs/nope. Models here: runs/a, models/b. You can also use a model " in line
     for number in range(9):
         Path(f"models/c{number}").symlink_to(model)
-    assert "models/c5, and 3 more. Use" in error_of(nmt, "translate", "--model", "runs/nope")[1]
+    assert "models/c5, and 3 more. You can also use" in error_of(nmt, "translate", "--model", "runs/nope")[1]
 
 
 @pytest.mark.parametrize("name", ["a.pdf", "a.tmx", "a.doc", "a.TMX", "train.en.csv", "tmp.pdf", "a.tsv"])

@@ -23,15 +23,15 @@ def test_keys_are_listed_with_their_own_limits(nmt: Nmt, tmp_path: Path, monkeyp
         assert nmt("keys", "add", name, *limits, *options)[0] == 0
     assert nmt("keys", "revoke", "a", *options) == (0, "", "revoked a\n")
     assert nmt("keys", "list", *options)[1].split("\n") == [
-        "b\tno limit requests/minute\tno limit characters/day\tsince now",
-        "a\t0 requests/minute\tno limit characters/day\trevoked now",
-        "c\t1,500 requests/minute\t1,000,000 characters/day\tsince now",
+        "b\tno limit on requests/minute\tno limit on characters/day\tcreated now",
+        "a\t0 requests/minute\tno limit on characters/day\trevoked now",
+        "c\t1,500 requests/minute\t1,000,000 characters/day\tcreated now",
         "",
     ]
     changed = nmt("keys", "limit", "c", "--per-day", "7", *options)
     assert changed == (0, "", "c: 1,500 requests/minute, 7 characters/day\n")
     assert nmt("keys", "list", *options)[1].split("\n")[2].startswith("c\t1,500 requests/minute\t7 characters/day")
-    assert nmt("keys", "limit", "c", *options)[2] == "c: no limit requests/minute, no limit characters/day\n"
+    assert nmt("keys", "limit", "c", *options)[2] == "c: no limit on requests/minute, no limit on characters/day\n"
     store = KeyStore(Database(tmp_path / "a.db"))
     [key] = [key for key in store if key.name == "b"]
     for day, characters in ((1, 2000), (2, 50)):

@@ -73,7 +73,7 @@ def test_a_mirror_must_have_all_shards_and_languages(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="some/texts cannot be used"):
         texts.run(texts.corpus(SECTION), tmp_path / "no", mirror=mirror)
     shard.unlink()
-    with pytest.raises(MissingError, match="only 2 of the 3 files of train"):
+    with pytest.raises(MissingError, match="only 2 of the 3 files of the train split"):
         texts.run(texts.corpus(SECTION), tmp_path / "no", mirror=mirror)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["mirror", "out"]
 
@@ -99,17 +99,18 @@ def test_a_word_of_its_path_assigns_a_file_to_a_split(tmp_path: Path) -> None:
     (tmp_path / "c" / "valid_0.parquet").unlink()
     assert found("hub:a/b").keys() == {"train", "test"}
     with pytest.raises(
-        MissingError, match=r"c has no data/validation-\*\.parquet\. Download it from http\S+/datasets/wmt/wmt14"
+        MissingError,
+        match=r"c has no data/validation-\*\.parquet\. Download these files from http\S+/datasets/wmt/wmt14",
     ):
         found("hub:wmt/wmt14")
     with pytest.raises(MissingError, match=r"has no c/train-\*\.parquet"):
         found("hub:a/b", tmp_path / "c", config="c")
     (shards := tmp_path / "shards").mkdir()
     (shards / "train-00000-of-00003.parquet").touch()
-    with pytest.raises(MissingError, match="shards has only 1 of the 3 files of train"):
+    with pytest.raises(MissingError, match="shards has only 1 of the 3 files of the train split"):
         found("hub:a/b", shards)
     (shards / "test-00001-of-00002.parquet").touch()
-    with pytest.raises(MissingError, match="shards has only 1 of the 2 files of test"):
+    with pytest.raises(MissingError, match="shards has only 1 of the 2 files of the test split"):
         found("hub:a/b", shards, limit=5)
     (shards / "test-00001-of-00002.parquet").unlink()
     assert found("hub:a/b", shards, limit=5).keys() == {"train"}
@@ -231,8 +232,8 @@ def caused(error: Exception, cause: Exception) -> Exception:
         (UsageError("ours"), UsageError, "^ours$"),
         (OSError(errno.ENOSPC, "full"), OSError, "full"),
         (caused(ValueError("x"), OSError(errno.EACCES, "no")), PermissionError, "no"),
-        (OSError("no number"), DownloadError, "cannot download a/b: no number. Try later, or download http"),
-        (ConnectionResetError(errno.ECONNRESET, "reset"), DownloadError, "reset. Try later"),
+        (OSError("no number"), DownloadError, "cannot download a/b: no number. Try again later, or download http"),
+        (ConnectionResetError(errno.ECONNRESET, "reset"), DownloadError, "reset. Try again later"),
         (caused(KeyError("x"), ConnectionRefusedError(errno.ECONNREFUSED, "refused")), DownloadError, "refused"),
         (KeyError("odd"), DownloadError, "/datasets/a/b/tree/v7/c to DIR/c and pass --mirror DIR$"),
         (ValueError("a\n  b"), DataError, "a/b cannot be used: a b. See http\\S+/datasets/a/b for its configurations"),

@@ -91,7 +91,7 @@ def test_a_file_missing_from_the_mirror_is_named_with_its_address(mirror: Path, 
     [
         ("file", {}, [], None),
         *(("file", {kind: 2}, [1, 4], None) for kind in ("busy", "cut")),
-        *(("file", {kind: 3}, [1, 4], "Try later") for kind in ("busy", "cut")),
+        *(("file", {kind: 3}, [1, 4], "Try again later") for kind in ("busy", "cut")),
         *(("file", {"busy": 1, "status": code}, [], str(code)) for code in (401, 403, 410)),  # not tried again
         ("none", {}, [], "404"),
         ("val.en", {}, [], "SHA-256"),

@@ -71,7 +71,7 @@ def another_tokenizer(directory: Path) -> None:
         (another_tokenizer, "embeddings of 340 tokens, but its tokenizer has 300: they do not match"),
         (lambda directory: (directory / "tokenizer.model").write_bytes(b""), "is not a SentencePiece model"),
         (weights(lambda t: t.update({n: x.int() for n, x in t.items()})), "weights that are not F32: .* is I32"),
-        (weights(lambda t: t.update({"encoder_norm.x": torch.zeros(2)})), "encoder_norm.x has shape .2,., not none"),
+        (weights(lambda t: t.update({"encoder_norm.x": torch.zeros(2)})), "encoder_norm.x is unexpected"),
         (weights(lambda t: t.pop("embedding.weight")), "embeddings of 0 tokens"),
         (weights(lambda t: t.update({"embedding.weight": torch.zeros(340)})), "does not fit model.json: "),
         (weights(dict.clear), "embeddings of 0 tokens"),

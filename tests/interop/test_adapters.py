@@ -342,5 +342,5 @@ def test_imports_are_compared_with_every_language_token(tmp_path: Path, monkeypa
     assert compared.call_args.kwargs == {"exact": True, "show": False}
     for error in (DivergedError("nan"), DataError("other")):
         compared.side_effect = error
-        with pytest.raises(DataError, match=f"m and its import give different results: {error}"):
+        with pytest.raises(DataError, match=f"the import of m could not be verified: {error}"):
             verify_import(Mock(), tokenizer, SimpleNamespace(name="m"), adapter)

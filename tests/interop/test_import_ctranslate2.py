@@ -65,7 +65,7 @@ def test_languages_that_the_files_do_not_name_are_options_of_the_import(tmp_path
         config = load_model(Path(out)).config
         assert (config.src, config.tgt) == languages
         missing = " ".join(f"--{side} CODE" for side in ("src", "tgt") if side in languages)
-        assert f"Its files do not name its languages. To set them: nmt import {missing}\n" in result.stderr
+        assert f"To set them, remove {out} and run nmt import again with {missing}\n" in result.stderr
     for code in ("english", "d/e"):
         with pytest.raises(UsageError, match=f"^'{code}' is not a language code, such as de, zh or pt-BR$"):
             import_model("model", Path("other"), tgt=code)

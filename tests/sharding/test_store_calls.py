@@ -148,7 +148,11 @@ def test_errors_while_reading_an_input_name_it(monkeypatch: pytest.MonkeyPatch) 
 @pytest.mark.parametrize(
     ("error", "kind", "message"),
     [
-        (ImportError("Install s3fs"), UsageError, r"^s3://a: Install s3fs\. Or run pip install 'nmt-cli\[cloud\]'$"),
+        (
+            ImportError("Install s3fs"),
+            UsageError,
+            r"^s3://a: Install s3fs\. You can also run: pip install 'nmt-cli\[cloud\]'$",
+        ),
         (ValueError("unknown"), MissingError, "^s3://a: unknown$"),
         (RuntimeError("odd"), StorageError, r"^cannot access s3://a \(RuntimeError: odd\)"),
     ],
