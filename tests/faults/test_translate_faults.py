@@ -173,7 +173,7 @@ def test_the_error_for_a_checkpoint_names_the_command_that_makes_a_model(model: 
         open_model(tmp_path)
     manifest = shutil.copytree(model, tmp_path / "run" / "checkpoints" / "9") / "manifest.json"
     manifest.write_text(json.dumps({**json.loads(manifest.read_text()), "kind": "checkpoint"}))
-    with pytest.raises(DataError, match=f"is a checkpoint .*nmt average-checkpoints {tmp_path / 'run'}$"):
+    with pytest.raises(DataError, match=f"is a training checkpoint.*nmt average-checkpoints {tmp_path / 'run'}$"):
         open_model(manifest.parent)
 
 

@@ -377,7 +377,7 @@ def test_nmt_keys(path: Path) -> None:
     assert isinstance(run("add", "weblate").exception, OutputError)
     assert isinstance(run("add", "\x1b[1m").exception, UsageError)
     assert isinstance(run("revoke", "x").exception, MissingError)
-    assert "weblate\t60 requests/minute\t100,000 characters/day\tsince" in run("list").stdout
+    assert "weblate\t60 requests/minute\t100,000 characters/day\tcreated " in run("list").stdout
     assert run("limit", "weblate", "--per-minute", "5").exit_code == 0
     assert "weblate\t5 requests/minute\t100,000 characters/day" in run("list").stdout
     found = KeyStore(Database(path)).find(key)
