@@ -35,9 +35,9 @@ class Access:
         hosts = headers.getlist("Host")
         for host in hosts:
             if not self.has_host(host):
-                shown = printable(host, 100)
-                advice = f"To allow it, start nmt serve with --allow-host {shown} (leave out the port)"
-                return 421, f"{shown} is not a name of this server. {advice}"
+                found = _AUTHORITY.fullmatch(host)
+                advice = f". To allow it, start nmt serve with --allow-host {printable(found[1], 100)}" if found else ""
+                return 421, f"{printable(host, 100)} is not a name of this server{advice}"
         origin = headers.get("Origin")
         if has_keys or origin is None or method in _SAFE_METHODS or ANY in self.origins or origin in self.origins:
             return None

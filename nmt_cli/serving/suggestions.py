@@ -1,5 +1,6 @@
 """LibreTranslate's route /suggest. Clients send better translations, which the server may collect in a file."""
 
+import fcntl
 import json
 import os
 from pathlib import Path
@@ -38,9 +39,12 @@ def append(path: Path, line: bytes) -> None:
     try:
         file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         try:
+            fcntl.flock(file, fcntl.LOCK_EX)  # several servers may share the file
             if os.fstat(file).st_size + len(line) > MAX_FILE_BYTES:
                 raise Refusal(503, "The server accepts no more suggestions")
-            os.write(file, line)
+            if (written := os.write(file, line)) < len(line):  # the disk is full
+                os.ftruncate(file, os.fstat(file).st_size - written)
+                raise Refusal(503, "The server cannot store suggestions")
         finally:
             os.close(file)
     except OSError:

@@ -33,6 +33,7 @@ BODIES = {  # the text before and after the messages
     "qt": ("</name>", "</context>"),
     "laravel": ("return [", "];"),
 }
+# Formats in which the translation replaces the source text.
 IN_PLACE = [name for name in SAMPLES if name not in ("xliff", "xliff-2", "qt")]
 # For each sample: segments that a model sees, and words that it does not see.
 SEEN = {
@@ -58,7 +59,7 @@ def read(name: str, text: str, language: str = "de") -> Document:
 
 @pytest.mark.parametrize("name", IN_PLACE)
 @pytest.mark.parametrize("model", [same, silent])
-def test_a_file_whose_text_stays_is_unchanged_byte_for_byte(name: str, model: object) -> None:
+def test_a_file_is_unchanged_byte_for_byte_if_translations_are_equal_or_empty(name: str, model: object) -> None:
     for text in (SAMPLES[name], SAMPLES[name].replace("\n", "\r\n")):
         document = read(name, text, language="")
         assert document.segments
@@ -77,7 +78,7 @@ def test_the_model_sees_the_text_and_nothing_else(name: str) -> None:
 
 @pytest.mark.parametrize("name", SAMPLES)
 def test_a_translated_file_can_be_read_again(name: str) -> None:
-    """It has as many different segments as before, or nothing left to translate."""
+    """In place, it has as many distinct segments as before. In other formats, nothing is left to translate."""
     for model in (capitals, backwards):
         before = read(name, SAMPLES[name])
         after = read(name, filled(before, model))
@@ -89,7 +90,7 @@ def test_a_translated_file_can_be_read_again(name: str) -> None:
 
 @pytest.mark.parametrize("name", SAMPLES)
 def test_damaged_files_are_read_or_refused(name: str) -> None:
-    """Parts of a file are removed, repeated or replaced. A file that can be read stays as it is if not translated."""
+    """Remove, repeat or replace parts of a file. If it can still be read, empty translations leave it unchanged."""
     rng, sample, refusals = random.Random(7), SAMPLES[name], list[str]()
     marks = ["{", "}", '"', "<", ">", "&", "'", "\\", "\0", "\n", "\ud7ff", "]]>", "<!--", "- ", ": ", "{n, plural, "]
     for _ in range(100):
@@ -111,7 +112,7 @@ def test_damaged_files_are_read_or_refused(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", SAMPLES)
-def test_hostile_files_open_nothing_and_do_not_overflow_the_stack(name: str, tmp_path: Path) -> None:
+def test_reading_hostile_files_opens_no_other_file_and_does_not_overflow_the_stack(name: str, tmp_path: Path) -> None:
     secret = tmp_path / "secret"
     secret.write_text("the hidden text")
     unit = {"json": '{"a":', "arb": '{"a":', "yaml": "- ", "laravel": "<?php return ["}.get(name, ROOTS.get(name, "{"))
@@ -141,7 +142,7 @@ def test_no_entity_is_expanded(name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", SAMPLES)
-def test_time_grows_with_the_length_of_the_file(name: str) -> None:
+def test_time_grows_linearly_with_the_length_of_the_file(name: str) -> None:
     """The file's body is repeated."""
     sample = SAMPLES[name]
     begin, end = BODIES.get(name, ("", ""))

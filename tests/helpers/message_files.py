@@ -1,4 +1,4 @@
-"""One file of each message format, with the features that the format's documentation describes."""
+"""Samples of the formats of localization files except PO, with features from the documentation of each format."""
 
 JSON = r"""{
   "title": "Hello \u00e9 world",

@@ -346,7 +346,7 @@ def test_the_line_of_a_malformed_term_is_named(kind: str, entries: str, line: in
 
 
 def test_keys_are_listed_in_the_order_of_their_creation(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Days begin at midnight UTC, whatever the server's time zone. A limit of 0 allows nothing."""
+    """Days begin at midnight UTC, in every time zone. A limit of 0 allows nothing."""
     monkeypatch.setenv("TZ", "Pacific/Kiritimati")
     time.tzset()
     try:

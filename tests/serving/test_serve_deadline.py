@@ -1,4 +1,4 @@
-"""A request ends at its deadline, whatever it is doing, and releases its resources."""
+"""A request ends at its deadline in every stage, and releases its resources."""
 
 import asyncio
 import json

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import os
 import threading
 import time
 from pathlib import Path
@@ -203,3 +204,18 @@ def test_parameters_and_bodies_are_described_where_requests_have_them() -> None:
         assert list(paths[path]["post"]["requestBody"]["content"]) == kinds
     assert "requestBody" not in paths["/health"]["get"]
     assert "required" not in str(paths["/v3/glossaries/{key}"]["patch"]["requestBody"]["content"])
+
+
+def test_a_suggestion_that_fits_only_in_part_leaves_no_half_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on a full disk, where a write may store only its beginning."""
+    path, write = tmp_path / "suggestions.jsonl", os.write
+    suggestions.append(path, b"first\n")
+    with monkeypatch.context() as patch:
+        patch.setattr(suggestions.os, "write", lambda file, line: write(file, line[:4]))
+        with pytest.raises(Refusal) as refused:
+            suggestions.append(path, b"second\n")
+    assert refused.value.status == 503
+    suggestions.append(path, b"third\n")
+    assert path.read_bytes() == b"first\nthird\n"

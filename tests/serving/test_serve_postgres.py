@@ -252,7 +252,7 @@ def test_a_lost_connection_is_opened_again(monkeypatch: pytest.MonkeyPatch, code
     asked, error = list[str](), native.DatabaseError({"C": code, "M": "no"}) if code else native.InterfaceError("no")
 
     class Server:
-        """A server whose first statement fails."""
+        """A server that fails to run its first statement."""
 
         def __init__(self, **_: Any) -> None:
             asked.append("connect")

@@ -60,7 +60,7 @@ def test_finished_units_are_not_translated_again(tmp_path: Path, file: Path) -> 
 def test_workers_begin_in_their_shares_and_help_far_from_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A worker that has finished its share begins in the middle of the longest run of units that nobody has begun."""
+    """A worker that has finished its share begins in the middle of the longest run of units that none has begun."""
     monkeypatch.setattr(worker, "LANES", 1)
     (tmp_path / "t").write_bytes(b"x\n" * 100)
     some_job = begin(tmp_path / "out", tmp_path / "t", lines=1)

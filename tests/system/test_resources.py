@@ -49,7 +49,7 @@ CG = "sys/fs/cgroup"
         # the lowest limit of all parent groups applies
         ({"proc/self/cgroup": "0::/a/b\n", f"{CG}/a/b/cpu.max": "400000 100000", f"{CG}/a/cpu.max": "300000 100000",
           f"{CG}/a/b/memory.max": f"{2 * GB}", f"{CG}/a/memory.max": f"{3 * GB}"}, (3, 2)),
-        # version 1, on the host and in a container whose own group is mounted as the root
+        # version 1, on the host and in a container where its own group is mounted as the root
         ({"proc/self/cgroup": V1, f"{CG}/cpu/docker/ab/cpu.cfs_quota_us": "300000\n",
           f"{CG}/cpu/docker/ab/cpu.cfs_period_us": "100000\n",
           f"{CG}/memory/docker/ab/memory.limit_in_bytes": f"{8 * GB}\n"}, (3, 8)),

@@ -222,7 +222,7 @@ def test_an_epoch_has_no_more_steps_than_lines_with_text() -> None:
 
 
 class Changing(Corpus):
-    """A corpus whose text changes after the first epoch."""
+    """The text of the corpus changes after the first epoch."""
 
     def in_epoch(self, number: int) -> Corpus:
         return corpus_of([(3, 1), (0, 0), (2, 7), (5, 5)] if number else [(1, 1), (0, 0), (4, 4), (3, 2)])

@@ -235,7 +235,7 @@ def test_an_output_file_has_the_usual_permissions(model: Path, tmp_path: Path) -
 
 
 def test_standard_output_may_be_named(model: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    """It is never replaced by a file, whatever it is. A closed stream matters only where it is used."""
+    """It is written to, never replaced by a file. A closed stream matters only where it is used."""
     (tmp_path / "in").write_bytes(b"der Hund\nrot\n")
     for output in (None, Path("/dev/stdout")):
         assert translate(TranslateOptions(tmp_path / "in", output, (model,))) == 0

@@ -198,7 +198,7 @@ def server(tree: Tree, *options: object) -> Iterator[int]:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     command = [sys.executable, "-m", "nmt_cli", "serve", *map(str, options), "--port", str(port), "--precision", "fp32"]
-    # The log is a file: a full pipe that nobody reads would block the server.
+    # The log is a file: a full pipe without a reader would block the server.
     with (tree.folder / "serve.log").open("ab") as log:
         process = subprocess.Popen(command, cwd=tree.folder, env=tree.environment({}), stdout=log, stderr=log)
     try:
