@@ -37,11 +37,11 @@ Quantization = Literal["float32", "bfloat16", "int8"]
 Tokenizer = Literal["13a", "intl", "char", "zh", "ja-mecab", "ko-mecab", "flores200", "flores101", "spBLEU-1K", "none"]
 DATABASE = "Database of glossaries, usage and API keys: an SQLite file or postgresql://USER:PASSWORD@HOST/NAME"
 DATABASE_VARIABLE = "NMT_DATABASE"
-PRECISION = "Numeric precision; auto picks int8 on CPUs with instructions for it"
+PRECISION = "Numeric precision; auto picks int8 on CPUs with fast int8 instructions"
 
 CORPORA = (
-    "Recipe file, file of pairs such as memory.tmx, hub:OWNER/NAME, or named corpus: toy-en-de, multi30k-en-de "
-    "(-fr, -cs), wmt14-en-de (-fr), or a reverse direction such as wmt14-de-en"
+    "Recipe file, file with both languages such as memory.tmx, hub:OWNER/NAME, or named corpus: toy-en-de, "
+    "multi30k-en-de, multi30k-en-fr, multi30k-en-cs, wmt14-en-de, wmt14-en-fr, or a reverse such as wmt14-de-en"
 )
 CorpusName = Annotated[
     str | None,
@@ -79,13 +79,13 @@ Quiet = Annotated[
 Models = Annotated[
     list[Path] | None,
     model_option(
-        "Model directory (also Firefox's or CTranslate2's), Argos package, or OWNER/NAME on the hub; repeat for an "
+        "Model directory (nmt, Firefox or CTranslate2), Argos package, or OWNER/NAME on the hub; repeat for an "
         "ensemble",
         "--model",
     ),
 ]
 Threads = Annotated[
-    int | None, number_option("Number of threads, or of processes on GPUs", default="one per core or GPU", min=1)
+    int | None, number_option("Number of CPU threads, or maximum number of GPUs", default="one per core or GPU", min=1)
 ]
 CopyWordless = Annotated[
     bool | None,
@@ -101,9 +101,11 @@ Spelling = Annotated[
 ]
 Prefix = Annotated[
     Path | None,
-    file_option("Forced start of each translation, one per line; the last word may be incomplete", panel="Search"),
+    file_option(
+        "File with the forced beginning of each translation, one per line; it may end within a word", panel="Search"
+    ),
 ]
-TERMS = "Glossary lines: phrase<TAB>form|form; add <TAB>any to ignore case"
+TERMS = "Glossary file; lines are PHRASE<TAB>TRANSLATION|TRANSLATION; add <TAB>any to ignore case"
 TranslateTerms = Annotated[Path | None, file_option(TERMS, "--terms", panel="Search")]
 ScoreTerms = Annotated[
     Path | None, references_option("Glossary; reports the share of its terms that were used", "--terms", kind="FILE")
@@ -111,16 +113,16 @@ ScoreTerms = Annotated[
 if TYPE_CHECKING:
     _Kind = str
 else:
-    _Kind = Literal["text", "jsonl", *FORMATS]  # a type checker needs a fixed list
+    _Kind = Literal["text", "jsonl", *FORMATS]  # type checkers cannot evaluate *FORMATS, so they see str
 TextFormat = Annotated[
     _Kind | None,
     output_option(
         "text: lines; jsonl: lines with scores and subwords; others: whole documents",
-        default="by suffix; text for .txt, language codes such as .en, and without a suffix",
+        default="from the suffix; text for .txt, for language codes such as .en, or if there is none",
         kind="KIND",
     ),
 ]
-LineLength = Annotated[int, output_option("Longest line of subtitles, in characters", kind="N", min=10)]
+LineLength = Annotated[int, output_option("Maximum characters per subtitle line", kind="N", min=10)]
 Markup = Annotated[Literal["html"] | None, output_option("Transfer tags inside lines to the translation", kind="KIND")]
 Protect = Annotated[
     bool | None,
@@ -139,6 +141,6 @@ METRICS = (
     "bleu, chrf, chrf++, ter, comet, paper-bleu, paper-bleu-quotes or brackets; repeatable; --fail-under uses the first"
 )
 MARIAN = (
-    "Argos package (FILE.argosmodel), CTranslate2 directory, or Marian model in transformers format (OPUS-MT) or"
-    " Marian's own (Firefox): a path, or OWNER/NAME[@REVISION] on the hub"
+    "Path, or OWNER/NAME[@REVISION] on the hub, of an Argos package (FILE.argosmodel), a CTranslate2 directory, or a"
+    " Marian model in the format of transformers (OPUS-MT) or of Marian itself (Firefox)"
 )

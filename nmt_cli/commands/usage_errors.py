@@ -1,4 +1,4 @@
-"""Reword errors on the command line as one line with the option, the accepted values and the help page."""
+"""Reword command-line errors as a single line with the help command and, where known, the option and its values."""
 
 import re
 import shlex
@@ -11,14 +11,14 @@ from nmt_cli.system.errors import UsageError, meant
 
 
 def usage_error(error: Any) -> UsageError:
-    """Reword an error of Typer. Suggest the nearest valid name, or the command that the user probably meant."""
+    """Reword a Typer error. Suggest the nearest valid name, or the command that the user probably meant."""
     context: Any = getattr(error, "ctx", None)
-    path = context.command_path if context else "nmt"
+    command_path = context.command_path if context else "nmt"
     message = _message(error).rstrip(".").replace("Got unexpected extra argument(s) (", "Unexpected argument (")
-    advice = _advice(path, context, message)
+    advice = _advice(command_path, context, message)
     text = f"{message}. {advice}" if advice else message
     end = "" if text.endswith("?") else "."
-    return UsageError(f"{text}{end} See: {path} --help")
+    return UsageError(f"{text}{end} See: {command_path} --help")
 
 
 def _message(error: Any) -> str:
@@ -38,8 +38,8 @@ def _message(error: Any) -> str:
     if not (found := re.match(r"(.*) is not (one of|a valid|in the range) ", error.message)):
         return str(error.format_message())
     if choices:
-        nearest = meant(found[1].strip("'"), choices)
-        return f"{name} must be {_alternatives(choices)}, not {found[1]}. {nearest}".rstrip(" .")
+        question = meant(found[1].strip("'"), choices)
+        return f"{name} must be {_alternatives(choices)}, not {found[1]}. {question}".rstrip(" .")
     number = "a whole number" if "int" in kind.name else "a number"
     return f"{name} must be {number}{_bounds(kind)}, not {found[1]}"
 
@@ -58,18 +58,18 @@ def _alternatives(names: Sequence[str]) -> str:
     return f"{', '.join(first)} or {last}" if first else last
 
 
-def _advice(path: str, context: Any, message: str) -> str:
-    """For an extra argument, return a sentence with the command that the user probably meant, or else ""."""
+def _advice(command_path: str, context: Any, message: str) -> str:
+    """If `message` reports an extra argument, return the command that the user probably meant, in a sentence, or ""."""
     extra = re.match(r"Unexpected argument \((.*)\)", message)
     if not extra:
         return ""
     word = extra[1] if " " not in extra[1] else "FILE"
-    if path == "nmt prepare":
+    if command_path == "nmt prepare":
         source = shlex.join([context.params.get("corpus") or "FILE"])
         return f"To prepare your own text: nmt prepare --src {source} --tgt {word}"
-    if path == "nmt translate":
+    if command_path == "nmt translate":
         return "To translate text from the command line: echo TEXT | nmt translate"
-    if path == "nmt score":
+    if command_path == "nmt score":
         hypothesis = shlex.join([str(context.params.get("hypothesis") or "FILE")])
         return f"Pass the reference with an option: nmt score {hypothesis} --reference {word}"
     return ""

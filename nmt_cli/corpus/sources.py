@@ -1,4 +1,4 @@
-"""Create a corpus section from the arguments of a command, and choose the source of its text."""
+"""Build the `corpus` section of a recipe from a command's arguments, and find the Source that provides its text."""
 
 import functools
 import re
@@ -23,7 +23,7 @@ SOURCES: dict[str, type[Source]] = {
     "toy": ToySource, "multi30k": Multi30kSource, "wmt14": HubSource, "hub": HubSource,
 }  # fmt: skip
 
-# Common suffixes of text files. They are not read as languages, although they are also codes of small languages.
+# Common suffixes of text files. `_language_of` ignores them, although they are also codes of small languages.
 _NO_LANGUAGES = {"bak", "bpe", "hyp", "new", "old", "out", "raw", "ref", "src", "tgt", "tmp", "tok", "trg"}
 
 
@@ -37,11 +37,14 @@ def source_of(corpus: schema.Corpus, mirror: Path | None = None) -> Source:
     named = name in NAMED_CORPORA or name.startswith("hub:")
     if corpus.train_src or corpus.sources:
         if named:
-            raise UsageError(f"corpus {name} has its own text. Set another corpus.name for your files")
+            wrong = f"corpus.name {name} already stands for a data set, so it cannot name your own files"
+            raise UsageError(f"{wrong}. Choose another corpus.name")
     elif name.startswith("hub:") and not re.fullmatch(r"hub:[\w.-]+/[\w.-]+(@[\w./-]+)?", name):
         raise UsageError(f"corpus {name[:60]} is malformed. Write hub:OWNER/NAME or hub:OWNER/NAME@REVISION")
     elif corpus.mix_src or corpus.general_src or corpus.hold_out:
-        raise UsageError(f"corpus {name}: mix_src, general_src and hold_out require your own files")
+        raise UsageError(
+            f"corpus {name}: mix_src, general_src and hold_out require your own files. Remove these settings"
+        )
     elif not named:
         known = f"{', '.join(NAMED_CORPORA)} and hub:OWNER/NAME. You can also pass your own files"
         question = f"{meant(name, NAMED_CORPORA)} ".lstrip()
@@ -60,22 +63,24 @@ def _source_of_entry(corpus: schema.Corpus, index: int, mirror: Path | None) -> 
     rows = NAMED_CORPORA.get(str(entry.corpus), {}).get("rows")
     languages = {"src": section.src, "tgt": section.tgt}
     named = schema.Corpus(name=entry.corpus, config=entry.config, rows=rows, limit=corpus.limit, **languages)
-    if mirror and (own := mirror / named.directory.name.partition("@")[0]).is_dir():  # its name lacks the revision
+    # A mirror may hold one subdirectory per data set, named without the revision.
+    if mirror and (own := mirror / named.directory.name.partition("@")[0]).is_dir():
         mirror = own
     return source_of(named, mirror)
 
 
-def choose(name: str | None, typed: dict[str, Any], out: Path | None, overrides: Sequence[str]) -> schema.Corpus:
+def choose(name: str | None, given: dict[str, Any], out: Path | None, overrides: Sequence[str]) -> schema.Corpus:
     """Return the corpus section for the arguments of `nmt prepare`. Raises UsageError if they conflict.
 
-    `name` is a named corpus, a hub data set, a recipe, or a file with both languages. `typed` maps settings of the
-    section to their values on the command line. If the text is in files, `out` gives the corpus its name. `overrides`
-    are the values of --set.
+    `name` is a named corpus, a hub data set, a recipe, a file with both languages, or None. `given` maps settings of
+    the section to their values on the command line. If the text is in the user's files, the corpus gets the name of the
+    directory `out`, if `out` is given. `overrides` are the values of --set.
     """
-    values = {key: value for key, value in typed.items() if value is not None}
+    values = {key: value for key, value in given.items() if value is not None}
     if "tokenizer" in values:
         values["tokenizer"] = {"file": str(values["tokenizer"])}
-    src, tgt = values.pop("src", None), values.pop("tgt", None)  # lists of files, or the languages of `name`
+    # Two lists of files or, if `name` has both languages, two lists of one language code or column each.
+    src, tgt = values.pop("src", None), values.pop("tgt", None)
     if bool(src) != bool(tgt):
         raise UsageError("one side is missing. Pass both --src FILE and --tgt FILE")
     if name and (name.startswith("hub:") or is_bitext(Path(name))):
@@ -88,10 +93,13 @@ def choose(name: str | None, typed: dict[str, Any], out: Path | None, overrides:
             stem = Path(name).name.partition(".")[0]
             section |= {"name": out.name if out else stem, "sources": [{"files": [name]}]}
     elif name and src and name.endswith(".json"):
-        raise UsageError(f"{name} is JSON, and nmt reads only JSON lines: one object per line, in a file NAME.jsonl")
+        raise UsageError(
+            f"{name} is a .json file. Convert it to JSON Lines (one object per line, in a file NAME.jsonl)"
+        )
     elif name and src:
         raise UsageError(
-            f"{name} cannot be combined with the files of --src and --tgt. To prepare these files, remove {name}"
+            f"{name} cannot be combined with the files of --src and --tgt. To prepare those files, omit {name} from "
+            "the command"
         )
     elif name and (_is_recipe(name) or Path(name).is_file()):
         section = _section_of_recipe(name, overrides)
@@ -106,16 +114,17 @@ def choose(name: str | None, typed: dict[str, Any], out: Path | None, overrides:
 
 
 def _check_codes(name: str, *sides: list[str]) -> None:
-    """Raise UsageError unless each side is one language code.
+    """Raise UsageError unless each side is exactly one language code.
 
-    For a hub data set, a .jsonl file or a .parquet file, a side may also be a key or column, but not an existing file.
+    For a hub data set, a .jsonl file or a .parquet file, the name of a column or key is also accepted, unless a file of
+    that name exists.
     """
     is_column = name.startswith("hub:") or name.endswith((".jsonl", ".parquet"))
     for codes in sides:
         code = codes[0][:40]
         if len(codes) > 1 or not (is_language(code) or (is_column and not Path(code).exists())):
-            wrong = f"{name} has both languages, and {' '.join(codes)[:60]!r} is not a language code"
-            raise UsageError(f"{wrong}. Pass codes, as in --src en --tgt de")
+            wrong = f"{name} has both languages, so --src and --tgt must be codes, not {' '.join(codes)[:60]!r}"
+            raise UsageError(f"{wrong}. Pass language codes, as in --src en --tgt de")
 
 
 def _is_recipe(name: str) -> bool:

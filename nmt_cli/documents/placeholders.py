@@ -1,4 +1,4 @@
-"""Hide the placeholders of programs and translation tools from the model."""
+"""Hide the placeholders used by programs and translation tools from the model."""
 
 import functools
 import re
@@ -12,13 +12,13 @@ from nmt_cli.documents.placeholder_forms import DELIMITED, FLAGS, FORMS, GENERAL
 _BRACKETS = {"(": ")", "[": "]", "{": "}", "<": ">"}
 _QUOTES = "\"\"''``\u201c\u201d\u201e\u201c\u2018\u2019\u201a\u2018\u00ab\u00bb"
 _PAIRS = {*_BRACKETS.items(), *zip(_QUOTES[::2], _QUOTES[1::2], strict=True)}
-# Brackets inside a word, as in "file(s)", belong to the word. Chinese and Japanese have no spaces between words, so
-# their characters do not make brackets part of a word.
+# Brackets inside a word, as in "file(s)", belong to the word. Chinese and Japanese have no spaces between words, so a
+# bracket that touches only Chinese or Japanese characters still counts as outside a word.
 _LETTER, _WITHIN = rf"[^\W{WIDE}]", r"[\w'/-]{0,20}+"
 _BRACKET = re.compile(
     rf"(?<={_LETTER})[(\[{{<]{_WITHIN}[)\]}}>]|[(\[{{<]{_WITHIN}[)\]}}>](?={_LETTER})|(?P<single>[()\[\]{{}}<>])"
 )
-_JOINT = re.compile(r"[^\w\s]*+")  # if only this is between two placeholders, they become one
+_JOINT = re.compile(r"[^\w\s]*+")  # matches punctuation or nothing; placeholders separated only by this are merged
 # The numbered tags of i18next and Lingui. `_TAG` also matches named tags, whose attributes must all have values.
 _NUMBERED = r"</?\d{1,4}\s*+>"
 _VALUE = r"\"[^\"<>]*+\"|'[^'<>]*+'|[^\s\"'<>]++"
@@ -28,7 +28,7 @@ _TAG = re.compile(rf"<(?P<end>/?)(?P<name>\d{{1,4}}|[A-Za-z][\w:.-]*+)(?:\s++[\w
 class Piece(NamedTuple):
     source: str
     kind: str = "text"  # or "standalone", "ordered", "open" or "close"
-    name: str = ""  # the name of a tag or bracket, which both tags or brackets of a pair share
+    name: str = ""  # of a tag: its name; of a bracket: the closing bracket of its pair; otherwise empty
 
 
 class Protection:
@@ -36,9 +36,9 @@ class Protection:
 
     A named tag is hidden only if the text contains both an opening and a closing tag with this name.
 
-    Use `strict` for the strings of programs: it also hides brackets, and treats each pair of brackets as an element, so
-    that the translation contains as many brackets and tags as the source. `flags` are the flags of a gettext message.
-    They select the forms of placeholders.
+    Use `strict` for the strings of programs: it also hides brackets, and treats a pair of brackets like an opening and
+    a closing tag, so that the translation keeps the source's number of brackets and tags. `flags` are the flags of a
+    gettext message. They select the forms of placeholders.
     """
 
     def __init__(
@@ -105,7 +105,7 @@ class Protection:
                 offset = match.start() + 1
 
     def _between(self, text: str) -> Iterator[Piece]:
-        """Yield the pieces of text between placeholders. If `brackets` is set, a bracket outside words is a piece."""
+        """Cut text without placeholders. If `brackets` is set, each bracket outside words is a piece of its own."""
         end = 0
         for match in _BRACKET.finditer(text) if self.brackets else ():
             if not match["single"]:
@@ -131,18 +131,21 @@ def _forms(flags: frozenset[str]) -> tuple[str, ...]:
 
 @functools.lru_cache(maxsize=64)
 def _compiled(names: tuple[str, ...], others: str) -> re.Pattern[str]:
-    """Return a pattern that matches any of the named forms, each in a group of its name, or the pattern `others`.
+    """Return a pattern that matches the named forms and the pattern `others`. Each form has a group of the same name.
 
-    Inside a word, a match may begin only at punctuation, at "_", and at the letters h, f and w, with which URLs begin.
-    To try the forms at every letter would take most of the time.
+    After a word character, ".", "+" or "-", a match may begin only at punctuation, "_", or h, f or w (as in http, ftp,
+    www). Trying every letter would dominate the running time.
     """
     forms = "|".join([*(f"(?P<{name}>{FORMS[name].pattern})" for name in names), others])
     return re.compile(rf"(?:(?=[^\w\s]|[_hfw])|(?<![\w.+-]))(?:{forms})", re.DOTALL)
 
 
 def _joined(text: str, found: Iterator[tuple[int, int, Piece]]) -> Iterator[tuple[int, int, Piece]]:
-    """Join placeholders with only punctuation, or nothing, between them. Include enclosing quotes and brackets."""
-    start, stop, ordered, least = 0, 0, False, 0  # `least`: where the previous piece ends, so the next one may begin
+    """Merge placeholders separated by only punctuation or nothing, and yield them with their spans. Also yield tags.
+
+    Extend each merged placeholder over directly enclosing quotes and brackets.
+    """
+    start, stop, ordered, least = 0, 0, False, 0  # `least`: earliest offset at which the next piece may begin
 
     def whole() -> tuple[int, int, Piece]:
         return start, stop, Piece(text[start:stop], "ordered" if ordered else "standalone")

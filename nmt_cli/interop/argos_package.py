@@ -1,8 +1,8 @@
 """Read Argos packages: zip archives, or the directories that argostranslate installs.
 
-A package contains one folder with metadata.json, sentencepiece.model or bpe.model, and a CTranslate2 model in `model`.
-See argostranslate/package.py in argos-translate. This module does not import PyTorch, because `nmt serve` lists
-packages without it.
+A package contains one folder, which holds metadata.json, a tokenizer (sentencepiece.model or bpe.model) and a
+CTranslate2 model in the subfolder `model`. See argostranslate/package.py in argos-translate. This module does not
+import PyTorch, so that `nmt serve` can list packages without loading it.
 """
 
 import errno
@@ -27,7 +27,7 @@ VOCABULARIES = [f"model/{side}_vocabulary.{end}" for side in ("shared", "source"
 MEMBERS = [METADATA, SENTENCEPIECE, BPE, WEIGHTS, "model/config.json", *VOCABULARIES]
 MAX_EXPANSION = 4  # maximum ratio of the size of the unpacked weights to the size of the archive
 MAX_MEMBERS = 10_000
-MAX_TEXT = 100  # maximum characters in a language code or a token in metadata.json
+MAX_TEXT = 100  # maximum length of from_code, to_code and target_prefix, in characters
 ERRORS = (  # raised by zipfile for damaged archives
     OSError,
     ValueError,
@@ -41,7 +41,7 @@ ERRORS = (  # raised by zipfile for damaged archives
 
 
 def unpack(package: Path, out: Path, wanted: Sequence[str] = MEMBERS) -> None:
-    """Extract the wanted files, as far as they exist, to `out`. Raise DataError if the package is not valid."""
+    """Extract those of the wanted files that exist to `out`. Raise DataError if the package is not valid."""
     try:
         with zipfile.ZipFile(package) as archive:
             members = _members(archive, package.stat().st_size)
@@ -50,7 +50,7 @@ def unpack(package: Path, out: Path, wanted: Sequence[str] = MEMBERS) -> None:
                     continue
                 (out / name).parent.mkdir(exist_ok=True)
                 with archive.open(member) as stream, (out / name).open("xb") as file:
-                    shutil.copyfileobj(stream, file)  # at most member.file_size bytes
+                    shutil.copyfileobj(stream, file)  # copies at most member.file_size bytes, which `_members` limits
     except ERRORS as error:
         if isinstance(error, OSError) and error.errno == errno.ENOSPC:
             raise
@@ -69,21 +69,24 @@ def _members(archive: zipfile.ZipFile, size: int) -> dict[str, zipfile.ZipInfo]:
     folders = [name.removesuffix(f"/{METADATA}") for name in names if name.endswith(f"/{METADATA}")]
     roots = [folder for folder in folders if "/" not in folder]
     if len(roots) != 1:
-        raise ValueError(f"it has {len(roots)} folders with {METADATA}, not one")
+        raise ValueError(f"it must have exactly one top-level folder with {METADATA}, but has {len(roots)}")
     root = f"{roots[0]}/"
     members = {info.filename.removeprefix(root): info for info in infos if info.filename.startswith(root)}
     members = {name: members[name] for name in MEMBERS if name in members}
     for name, info in members.items():
         most = MAX_EXPANSION * size if name == WEIGHTS else artefact.MAX_JSON_BYTES
         if info.file_size > most:
-            raise ValueError(f"{name} would have {info.file_size:,} bytes")
+            raise ValueError(f"{name} would have {info.file_size:,} bytes when unpacked, which is too many")
         if info.flag_bits & 1 or info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
             raise ValueError(f"{name} is encrypted or compressed in an unusual way")
     return members
 
 
 def read_metadata(directory: Path) -> dict[str, str]:
-    """Return from_code, to_code and target_prefix of metadata.json. Convert the language codes to LibreTranslate's."""
+    """Return from_code, to_code and target_prefix from metadata.json, with the codes that LibreTranslate uses.
+
+    Raise MissingError without metadata.json, and DataError if it is damaged or of a package that does not translate.
+    """
     file = directory / METADATA
     metadata = artefact.read_json(file)
     if metadata.get("type", "translate") != "translate":
@@ -98,7 +101,7 @@ def read_metadata(directory: Path) -> dict[str, str]:
 
 
 def _libretranslate_code(code: str) -> str:
-    """Return the code under which LibreTranslate lists the language with this Argos code."""
+    """Convert an Argos language code to the code that LibreTranslate uses."""
     return "zh-Hans" if code == "zh" else ARGOS_CODES.get(code, code)
 
 

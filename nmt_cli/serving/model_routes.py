@@ -37,11 +37,17 @@ class ServedModel:
         return self.translator.loaded_translator if isinstance(self.translator, OnDemand) else self.translator
 
     def submit(self, position: int, unit: str, options: SearchOptions, done: Callable[[Pending], None]) -> Pending:
-        """Start translating a unit. `position` is its index in the request; later units are due later in the queue."""
+        """Start translating a unit. `position` is its index in the request.
+
+        Units with a higher index wait longer in the queue.
+        """
         return self._loaded.submit(self.prefix + unit, options, done=done, position=position)
 
     def aligned(self, unit: str, translation: Translation, rank: int) -> Aligned:
-        """Return the hypothesis of this rank, aligned with the unit. If the rank is too high, use the last one."""
+        """Return the hypothesis of this rank (0 is the best), aligned with the unit.
+
+        If there are too few hypotheses, return the last one.
+        """
         result = align(self._loaded, translation, self.prefix + unit, rank)
         skip = len(self.prefix)
         return Aligned(result.text, [(end, max(start - skip, 0)) for end, start in result.links])
@@ -49,7 +55,7 @@ class ServedModel:
 
 @dataclass(frozen=True)
 class LanguageRoute:
-    """The models that translate one language into another, in the order of their use."""
+    """The models that translate one language into another, in the order in which they are applied."""
 
     steps: tuple[ServedModel, ...]
 
@@ -63,13 +69,19 @@ class LanguageRoute:
 
     @property
     def name(self) -> str:
-        """The route's languages for a header, such as de-en-fr. A hyphen inside a code becomes an underscore: pt_BR."""
+        """The route's languages for a header, such as de-en-fr.
+
+        Characters other than letters, digits and "_" in a code become "_": pt_BR.
+        """
         codes = [self.source, *(step.target for step in self.steps)]
         return "-".join(_NOT_IN_HEADER.sub("_", code[:40]) for code in codes)
 
 
 def untrained(models: Sequence[ServedModel]) -> list[ServedModel]:
-    """Return a ServedModel for each pair of one model's languages that no model was trained to translate."""
+    """Return a ServedModel for each source and target language of the same model that form a pair not in `models`.
+
+    Pairs of the same language are omitted.
+    """
     pairs = {(model.source, model.target) for model in models}
     found = list[ServedModel]()
     for one, other in itertools.product(models, models):

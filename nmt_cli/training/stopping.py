@@ -1,4 +1,4 @@
-"""Handle signals during training, and list the reasons to stop training. `train.reason_to_stop` checks for them."""
+"""Handle signals during training, and list the reasons to stop. `train.reason_to_stop` decides which reason applies."""
 
 import contextlib
 import enum
@@ -51,7 +51,7 @@ class Stop:
     def interruptible(self) -> Iterator[None]:
         """Raise Interrupted if a signal arrives during the block, or has arrived before it.
 
-        It must be safe to repeat the block.
+        The block must be safe to run again.
         """
         self._interruptible = True
         try:

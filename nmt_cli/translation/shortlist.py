@@ -1,12 +1,13 @@
 """Shortlists: the target tokens that the translation of a segment may contain.
 
 A shortlist consists of the most frequent target tokens, and a list of the most probable translations of each source
-token. The search considers no other target tokens: their probability is 0, and the C engine does not compute their
-logits. The target tokens for a segment do not depend on other segments.
+token. The search considers no tokens besides those that `Shortlist.tokens` returns: all others have probability 0, and
+the C engine does not compute their logits. Each segment has its own target tokens, whichever segments it is searched
+with.
 
-The file `shortlist.bin` in a model directory begins with 16 bytes that name the format, and the SHA-256 of the
-tokenizer files. Little-endian int32 numbers follow: three counts (of frequent tokens, source tokens and listed tokens),
-the frequent tokens, the index at which each source token's list ends, and the lists one after another.
+The file `shortlist.bin` in a model directory begins with the format's name (16 bytes), followed by the SHA-256 (32
+bytes) of the tokenizer files. Little-endian int32 numbers follow: three counts (of frequent tokens, source tokens and
+listed tokens), the frequent tokens, the index at which each source token's list ends, and the lists one after another.
 """
 
 import hashlib
@@ -35,7 +36,7 @@ class Shortlist:
     def tokens(self, segment: Segment) -> list[int]:
         """Return the target tokens for a segment, sorted.
 
-        These are EOS, the frequent tokens, the lists of the source tokens, and the tokens of prefix and constraints.
+        They are EOS, the frequent tokens, the lists of its source tokens, and the tokens of its prefix and constraints.
         """
         found = set(self._always).union(segment.prefix)
         for source in set(segment.ids):
@@ -67,19 +68,20 @@ def read_shortlist(directory: Path, tokenizer: Tokenizer, tokenizer_file: Path) 
     numbers.frombytes(data[start : start + (len(data) - start) // 4 * 4])
     if sys.byteorder == "big":
         numbers.byteswap()
+    command = f"nmt shortlist {directory} --src FILE --tgt FILE"
     sizes, rest = numbers[:3].tolist(), numbers[3:]
     right_size = (
         len(sizes) == 3 and min(sizes) >= 0 and sum(sizes) == len(rest) and len(data) == start + 12 + 4 * len(rest)
     )
     if not data.startswith(FORMAT) or not right_size or sizes[1] != tokenizer.vocabulary_size:
-        raise DataError(f"{file} is damaged or not a shortlist of this model. Make one: nmt shortlist {directory}")
+        raise DataError(f"{file} is damaged or not a shortlist of this model. Make one: {command}")
     if data[len(FORMAT) : start] != _tokenizer_hash(tokenizer_file):
-        raise DataError(f"{file} belongs to another tokenizer. Make a new one: nmt shortlist {directory}")
+        raise DataError(f"{file} belongs to another tokenizer. Make a new one: {command}")
     frequent, lists = rest[: sizes[0]], rest[sizes[0] :]
     ends, targets = lists[: sizes[1]], lists[sizes[1] :]
     ascending = all(a <= b for a, b in zip([0, *ends], ends, strict=False)) and ends[-1] == len(targets)
     if not ascending or not all(0 < i < tokenizer.target.vocabulary_size for i in (*frequent, *set(targets))):
-        raise DataError(f"{file} is damaged: it has tokens or lists out of range")
+        raise DataError(f"{file} is damaged: some token ids or list ends are out of range")
     return Shortlist(frequent, ends, targets)
 
 

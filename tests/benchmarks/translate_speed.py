@@ -1,18 +1,20 @@
 """Compare the speed of `nmt translate`, CTranslate2 and Marian with identical weights, alternating in one run.
 
     pip install ctranslate2 pymarian                    (a system that is not installed is skipped)
-    nmt export MODEL --to ctranslate2 --out EXPORTS/float32          (and with int8 weights to EXPORTS/int8)
+    nmt export MODEL --to ctranslate2 --out EXPORTS/float32      (also: --quantization int8 --out EXPORTS/int8)
     python tests/benchmarks/translate_speed.py --model MODEL --exports EXPORTS --source test.en --reference test.de
 
-Each system runs in its own process, loads its model, warms up, and translates all lines from text to text. The systems
-take turns. All use beam 4 and no length penalty, because their penalties differ. The table has medians with ranges,
-tokens counted by the model's tokenizer, and the number of lines that equal those of the first system. For our systems
-it also has the latency of one line through a running `nmt translate`. The last line of output compares Marian's first
-translations with ours if our positions use Marian's wavelengths, which differ from those of the Transformer paper.
+Each system runs in its own process, loads its model, warms up, and translates all lines, including tokenization and
+detokenization. In each round, every system translates the lines once, one system after another. All use beam 4 and no
+length penalty, because the systems define length penalties differently. The table shows medians and ranges of speed,
+output tokens per second as counted by the model's tokenizer, and how many translations equal those of the first system.
+For nmt, it also shows the latency of one line through a running `nmt translate`. If `pymarian float32` ran, the last
+line compares up to 200 of its translations with those of nmt with Marian's positions, whose wavelengths differ from
+those of the Transformer paper.
 
-With `--device cuda` the other systems use the GPU; nmt always uses a GPU if it finds one. `--source-tokens N` selects
-the lines of N tokens, so that all systems stop after the same number of tokens if the model never outputs EOS, for
-example because its weights are random.
+With `--device cuda`, CTranslate2 uses the GPU. nmt always uses a GPU if it finds one. `--source-tokens N` selects the
+lines of N tokens, so that all systems stop after the same number of tokens if the model never outputs EOS, for example
+because its weights are random.
 
 `--systems "nmt int8" "nmt int8 shortlist" "ctranslate2 int8" "ctranslate2 int8 shortlist"` compares searches with and
 without the model's shortlist. For CTranslate2, it is written to the export as vmap.txt.
@@ -31,7 +33,7 @@ from pathlib import Path
 from typing import Any
 
 BEAM = 4
-EXTRA_LENGTH = 50  # how many tokens longer than its source a translation may be, including EOS
+EXTRA_LENGTH = 50  # maximum length of a translation minus its source's length, in tokens; both include EOS
 CPU = "nmt fp32", "nmt int8", "ctranslate2 int8", "ctranslate2 float32"
 SYSTEMS = {"cpu": (*CPU, "pymarian intgemm8", "pymarian float32"), "cuda": ("nmt bf16", "ctranslate2 float16")}
 Run = Callable[[list[str]], list[str]]
@@ -93,7 +95,7 @@ def ctranslate2(arguments: argparse.Namespace, kind: str, shortlist: bool) -> Ru
 
 
 def write_vmap(model: Path, export: Path) -> None:
-    """Write the shortlist of a model as CTranslate2's vocabulary map. An empty n-gram lists the frequent tokens."""
+    """Write a model's shortlist as CTranslate2's vocabulary map. The frequent tokens follow an empty source n-gram."""
     from nmt_cli.transformer.directory import open_model
     from nmt_cli.translation.shortlist import read_shortlist
 
@@ -109,7 +111,7 @@ def write_vmap(model: Path, export: Path) -> None:
 
 
 def pymarian(arguments: argparse.Namespace, kind: str, _: bool) -> Run:
-    """Return a function that translates with the Marian C++ toolkit, one thread per core and GEMM type `kind`."""
+    """Return a function that translates with the Marian C++ toolkit, with weights of type `kind`."""
     import _pymarian
 
     model, vocabulary = (arguments.exports / "marian" / name for name in (f"{kind}.bin", "vocab.spm"))
@@ -134,7 +136,7 @@ def read_pairs(arguments: argparse.Namespace) -> tuple[list[str], list[str]]:
 
 
 def child(arguments: argparse.Namespace) -> None:
-    """Run one system: for every line on stdin, translate the input once and print the times and output as JSON."""
+    """Run one system. For each line on stdin, translate all lines once; print times, memory and output as JSON."""
     name, kind, *shortlist = arguments.child.split()
     run = {"nmt": ours, "ctranslate2": ctranslate2, "pymarian": pymarian}[name](arguments, kind, bool(shortlist))
     lines, _ = read_pairs(arguments)
@@ -163,7 +165,7 @@ def main() -> None:
     for name, number in (("rounds", 5), ("lines", 1000), ("alone", 20), ("cores", len(os.sched_getaffinity(0)))):
         parser.add_argument(f"--{name}", type=int, default=number)
     parser.add_argument("--source-tokens", type=int, help="translate only lines of this many tokens, including EOS")
-    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="device of the other systems")
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="device of CTranslate2")
     parser.add_argument("--systems", nargs="+", help="default: all installed systems for the device")
     parser.add_argument("--child")
     arguments = parser.parse_args()
@@ -196,7 +198,7 @@ def main() -> None:
     source, reference = read_pairs(arguments)
     peer = next((system for system in answers if not system.startswith("nmt")), systems[0])
     base = statistics.median(a["seconds"] for a in answers[peer])
-    print(f"| system | lines/s (range) | tokens/s | x {peer} | one line, ms | peak MB | BLEU | same lines |")
+    print(f"| system | lines/s (range) | tokens/s | speed vs. {peer} | one line, ms | peak MB | BLEU | same lines |")
     print("|--|--|--|--|--|--|--|--|")
     for system, turns in answers.items():
         seconds = sorted(a["seconds"] for a in turns)

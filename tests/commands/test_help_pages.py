@@ -12,7 +12,7 @@ LINES = {
 Usage: nmt translate [OPTIONS] [FILE...]
   FILE                      Input file; with --shard, files, directories, patterns and URLs
   -o, --output FILE         Output file, kept only if complete [default: stdout]
-      --precision NAME      Numeric precision; auto picks int8 on CPUs with instructions for it
+      --precision NAME      Numeric precision; auto picks int8 on CPUs with fast int8 instructions
       --strict              Fail on input that is not UTF-8
       --beam N              Beam size; 1 is greedy search [default: the recipe's]
       --alpha N             Length penalty [0 to 10; default: the recipe's]
@@ -20,7 +20,7 @@ Usage: nmt translate [OPTIONS] [FILE...]
       --temperature N       Below 1 favors likely subwords [0.01 or more; default: 1]
       --seed N              Random seed [default: 1]
       --protect-pattern REGEX
-      --line-length N       Longest line of subtitles, in characters [10 or more; default: 42]
+      --line-length N       Maximum characters per subtitle line [10 or more; default: 42]
 """,
     "score": """
 Usage: nmt score [OPTIONS] [HYPOTHESIS]

@@ -140,17 +140,17 @@ def test_a_file_with_both_languages_may_be_named_as_the_corpus() -> None:
             choose(name, {}, None, [])
         for src in (["a.en"], ["english"], ["en", "fr"]):
             wrong = (
-                rf"^{name} has both languages, and '{' '.join(src)}' is not a language code. Pass codes, as in --src "
+                rf"^{name} has both languages, so --src and --tgt must be codes, not '{' '.join(src)}'. Pass language "
             )
             with pytest.raises(UsageError, match=wrong):
                 choose(name, {**typed, "src": src}, None, [])
-    with pytest.raises(UsageError, match=r"a\.json is JSON, and nmt reads only JSON lines"):
+    with pytest.raises(UsageError, match=r"a\.json is a \.json file\. Convert it to JSON Lines"):
         choose("a.json", typed, None, [])
 
 
 def test_sources_conflict_with_named_corpora() -> None:
     for name in ("toy-en-de", "hub:a/b"):
-        with pytest.raises(UsageError, match=rf"corpus {name} has its own text\. Set another corpus\.name"):
+        with pytest.raises(UsageError, match=rf"corpus\.name {name} already stands for a data set, .* Choose another"):
             source_of(bitext_section({"files": ["a.tsv"]}, name=name))
     with pytest.raises(UsageError, match=r"Did you mean multi30k-en-de\? Known corpora are "):
         source_of(choose("multi30k-en-d", {}, None, []))

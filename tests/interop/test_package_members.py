@@ -59,9 +59,9 @@ def test_weights_are_not_read_for_a_description(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("members", "reason"),
     [
-        ({}, r"it has 0 folders with metadata\.json, not one"),
-        ({"metadata_dot_json": METADATA}, r"it has 0 folders with metadata\.json"),
-        ({"p__metadata_dot_json": METADATA, "q__metadata_dot_json": METADATA}, r"it has 2 folders with metadata\.json"),
+        ({}, r"it must have exactly one top-level folder with metadata\.json, but has 0"),
+        ({"metadata_dot_json": METADATA}, r"one top-level folder with metadata\.json, but has 0"),
+        ({"p__metadata_dot_json": METADATA, "q__metadata_dot_json": METADATA}, r"with metadata\.json, but has 2"),
         ({"p__metadata_dot_json": METADATA, "p__config_dot_json": b"", "p__..__x": b""}, "a file with the unsafe name"),
         ({"p__metadata_dot_json": b"1" * 21}, r"metadata\.json would have 21 bytes"),
     ],

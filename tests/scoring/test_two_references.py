@@ -1,4 +1,4 @@
-"""Scores with several references, lines and terms."""
+"""Scoring against several references, and counting glossary terms over all lines."""
 
 from pathlib import Path
 
@@ -14,7 +14,7 @@ def write(path: Path, *lines: str) -> Path:
 
 
 @pytest.mark.parametrize("wrong", [0, 1])
-def test_each_reference_must_have_all_lines(tmp_path: Path, wrong: int) -> None:
+def test_each_reference_must_have_as_many_lines_as_the_translation(tmp_path: Path, wrong: int) -> None:
     references = [write(tmp_path / f"r{number}", "a", "b") for number in range(2)]
     write(references[wrong], "a", "b", "c")
     expected = [f"{path}: {3 if number == wrong else 2}" for number, path in enumerate(references)]
@@ -23,7 +23,7 @@ def test_each_reference_must_have_all_lines(tmp_path: Path, wrong: int) -> None:
 
 
 def test_terms_of_all_lines_are_counted(tmp_path: Path) -> None:
-    """There are three terms in two lines, and the translations have two of them."""
+    """Two source lines contain three terms in total, and the translations use two of the terms."""
     sources = write(tmp_path / "src", "dog and cat", "no animal", "a dog")
     terms = write(tmp_path / "terms", "dog\tHund", "cat\tKatze|Kater")
     hypotheses = ["Hund und Maus", "kein Tier", "ein Hund"]
