@@ -155,7 +155,7 @@ def test_without_a_development_set_nothing_is_validated(lab: Lab, tmp_path: Path
 
 def test_a_development_set_too_long_for_the_model_is_refused(lab: Lab) -> None:
     lab.patch.setattr(Corpus, "lines", lambda *_: (["one " * 99], ["eins"]))
-    with pytest.raises(DataError, match="all pairs of dev in .* exceed 64 tokens"):
+    with pytest.raises(DataError, match=r"all pairs of dev in .* exceed 64 tokens"):
         lab.train()
     lab.patch.setattr(Corpus, "lines", lambda *_: (["one " * 99, "one"], ["eins", "eins"]))
     assert lab.train("training.steps=1") == 0
