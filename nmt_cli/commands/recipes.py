@@ -32,9 +32,10 @@ def list_recipes() -> None:
 
     recipes = list(listed())
     width = max(len(name) for name, _ in recipes) + 2
+    # In files and pipes, columns are wide enough not to wrap.
     columns = shutil.get_terminal_size().columns if sys.stdout is not None and sys.stdout.isatty() else 1000
     for name, description in recipes:
-        lines = textwrap.wrap(printable(description), max(columns - width, 20))  # no wrapping in files and pipes
+        lines = textwrap.wrap(printable(description), max(columns - width, 20))
         typer.echo(f"{name:{width}}" + f"\n{'':{width}}".join(lines))
 
 
@@ -43,7 +44,8 @@ def show(
     name: RecipeName,
     set_: Set = None,
     format: Annotated[
-        Literal["yaml", "json"], option("Output format; json is the JSON schema with the recipe as its example")
+        Literal["yaml", "json"],
+        option("Output format; json prints the JSON schema of recipes, with this recipe as an example"),
     ] = "yaml",
 ) -> None:
     """Print a recipe with all settings and their meanings."""
@@ -52,7 +54,10 @@ def show(
 
     settings = load(name, set_ or [], start=False)
     if format == "yaml" and settings.training.init_from:
-        typer.echo("# Model sizes, tokenizer and languages are taken from the model in training.init_from.")
+        typer.echo(
+            "# Training takes model sizes, tokenizer and languages from the model in training.init_from, "
+            "unless the recipe sets them."
+        )
     typer.echo(schema(settings) if format == "json" else "\n".join(explain(settings)))
 
 
@@ -61,12 +66,12 @@ def copy(
     name: RecipeName,
     path: Annotated[Path | None, typer.Argument(help="New file", show_default="./NAME.yaml")] = None,
 ) -> None:
-    """Copy a recipe to edit it."""
-    from nmt_cli.recipe.files import find, to_copy
+    """Copy a recipe to a new file that you can edit."""
+    from nmt_cli.recipe.files import find, text_for_copy
 
     source = find(name)
     path = path or Path(source.name)
     if path.exists():
-        raise OutputError(f"{path} exists already. Choose another file")
-    artefact.replace_file(path, to_copy(source, path.parent))
+        raise OutputError(f"{path} already exists. Choose another file")
+    artefact.replace_file(path, text_for_copy(source, path.parent))
     console.say(f"wrote {path}")

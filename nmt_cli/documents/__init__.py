@@ -1,10 +1,11 @@
-"""Translate text with markup or placeholders, and whole files: pages, catalogs, subtitles, office documents, books.
+"""Translate text with markup or placeholders, and whole files.
 
-Each format has a module, listed in `formats.py`. The module divides a file into strings to copy and segments to
-translate (see `document.py` and `segment.py`). A segment contains plain text for the model, and the marks of its
-source: tags, images, code and placeholders. `alignment.py` translates the text and links each token of the translation
-to the source. `placement.py` decides where the marks go in the translation, and `layout.py` inserts them. Everything
-else in a file is copied byte for byte.
+Files are web pages, message catalogs, subtitles, office documents and e-books. Each format has a module, listed in
+`formats.py`. The module divides a file into strings to copy and segments to translate (see `document.py` and
+`segment.py`). A segment holds plain text for the model, and the marks that were taken out of that text: tags, images,
+code and placeholders. `alignment.py` translates the text and links each token of the translation to the source.
+`placement.py` decides where the marks go in the translation, and `layout.py` inserts them. Everything else in a file is
+copied byte for byte.
 """
 
 import re
@@ -17,11 +18,11 @@ from nmt_cli.documents.formats import FORMATS, SUFFIXES, kind_of
 from nmt_cli.system.errors import UsageError
 
 # Suffixes of plain text files. Files whose suffix is a language code or a number, and files without a suffix, are also
-# read as plain text. The suffixes of compressed files are in this list, too, because reading such files raises a
-# clearer error.
+# read as plain text. Suffixes of compressed files are listed, too: reading such a file then fails with an error that
+# names the compression.
 _PLAIN_SUFFIXES = """ txt text lines list src tgt trg source target ref refs reference hyp hyps out output mt sys tok
 detok norm bpe sp spm lc tc lower true clean dedup raw sent snt seg train dev valid test part gz bz2 xz zst """
-NO_VALUES: Mapping[str, Any] = MappingProxyType({})
+NO_READ_OPTIONS: Mapping[str, Any] = MappingProxyType({})
 _MKTEMP = re.compile(r"tmp\.[A-Za-z0-9]{10}")
 
 
@@ -31,19 +32,19 @@ def choose(
     markup: str | None,
     protect: bool | None,
     plain: Sequence[str],
-    reading: Mapping[str, Any] = NO_VALUES,
+    reading: Mapping[str, Any] = NO_READ_OPTIONS,
 ) -> Any:
-    """Return the `Run` that translates text with markup or placeholders, or None for plain lines.
+    """Return the `Run` for a document, or for lines with markup, placeholders or kept words, or None for plain lines.
 
-    `kind` is the name of a format, "text" or "jsonl". If it is None, the suffix of `file` decides. `markup` and
-    `protect` are the values of these options, None if not given. `plain` names the given options that work on plain
-    lines only. `reading` contains values for ReadOptions. Raise UsageError for an unknown suffix, or if an option for
-    lines is used with a document.
+    `kind` is "text", "jsonl" or a name in FORMATS. If it is None, the suffix of `file` decides. `markup` and `protect`
+    are the values of --markup and --protect, or None. `plain` lists those options on the command line that work only
+    with plain lines. `reading` contains values for ReadOptions. Raise UsageError for an unknown suffix, or if an option
+    for lines is used with a document.
     """
     by_suffix = kind_of(file) if file else None
     if by_suffix and kind in (None, "jsonl") and (markup or kind):
         option = "--markup" if markup else "--format jsonl"
-        wrong = f"{option} is for lines of text, and {file} is a document ({by_suffix})"
+        wrong = f"{option} is for lines of text, but {file} is a document ({by_suffix})"
         raise UsageError(f"{wrong}. Leave out {option}, or pass the lines on stdin")
     if not kind and file and not markup:
         kind = by_suffix
@@ -52,7 +53,7 @@ def choose(
             wrong = f"nmt cannot read the format of {file}. It reads {known}, and lines of text"
             if shared := SUFFIXES.get(file.suffix.lower()):
                 name, marker = FORMATS[shared].name, FORMATS[shared].marker.decode()
-                wrong = f"{file} has a suffix of the format {name}, but no {marker} near its beginning"
+                wrong = f'{file} has a suffix of the format {name}, but no "{marker}" near its beginning'
             raise UsageError(f"{wrong}. Use --format text to translate it line by line")
     if not (markup or protect or reading.get("kept") or kind in FORMATS):
         return None
@@ -67,14 +68,14 @@ def check_lines(files: Iterable[Path], kind: str | None) -> None:
         found = kind or kind_of(file)
         if found in FORMATS or not (kind or _has_lines(file)):
             other = f"a document ({found})" if found else "of an unknown format"
-            wrong = f"--shard translates lines, and {file} is {other}"
+            wrong = f"--shard translates lines, but {file} is {other}"
             raise UsageError(f"{wrong}. Leave out --shard, or use --format text")
 
 
 def _has_lines(file: Path) -> bool:
-    """Return whether a file's name suggests plain lines, such as a.txt, train.en, test.pt-BR, lines.01 or README.
+    """Return whether a file contains plain lines, judging by its name: a.txt, train.en, test.pt-BR, lines.01 or README.
 
-    Always return True if `file` is not a regular file.
+    Names that mktemp makes count, too. If `file` is missing or not a regular file, return True.
     """
     from nmt_cli.corpus.languages import NAMES, base_of
 

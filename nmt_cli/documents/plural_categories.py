@@ -23,7 +23,7 @@ _CARDINAL_LANGUAGES = {
     "one two few many other": "br ga mt",
     "zero one two few many other": "ar cy",
 }
-_ORDINAL_LANGUAGES = {  # the other languages above have only "other" for ordinals
+_ORDINAL_LANGUAGES = {  # languages of the table above that are missing here have only "other"
     "one other": "fil fr ga hu hy lo ms ne ro sv tl vi",
     "many other": "it kk",
     "few other": "be tk uk",
@@ -52,7 +52,7 @@ def categories(language: str, *, ordinal: bool = False) -> list[str]:
 
 
 def one_is_exact(language: str) -> bool:
-    """Return whether, by gettext's rule for a language, the form for 1 is used for no other number.
+    """Return whether gettext's plural rule for a language uses the form for 1 only for the number 1.
 
     Russian, for example, also uses that form for 21. Return False if the language is unknown.
     """

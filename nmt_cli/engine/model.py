@@ -1,4 +1,4 @@
-"""Models in the engine. Float32 weights from a file or from memory are packed once; threads share them."""
+"""Models for the compiled engine. The float32 weights are packed once, and all threads share the packed copy."""
 
 import ctypes
 import mmap
@@ -11,18 +11,18 @@ from nmt_cli.engine.safetensors_file import Tensor, release
 from nmt_cli.system.errors import DataError, StorageError
 
 ACTIVATIONS = {"relu": 1, "swish": 2, "gelu": 3}  # numbers of the activation functions in engine.c
-EMBEDDINGS = 4  # engine.c reads the first four tensors in place, and copies the others
+READ_IN_PLACE = 4  # engine.c reads the first four tensors in place, and copies the others
 
 
 class Request(ctypes.Structure):
-    """A sentence to translate. engine.c describes these fields, but uses the name `background` for `patient`."""
+    """A sentence to translate. engine.c describes these fields."""
 
     _fields_ = (
         ("ids", POINTER(c_int32)),
         ("prefix", POINTER(c_int32)),
         ("uniform", POINTER(c_double)),
         *((name, c_int64) for name in ("length", "prefix_length", "limit", "width", "best")),
-        *((name, c_int64) for name in ("align", "top_k", "patient")),
+        *((name, c_int64) for name in ("align", "top_k", "background")),
         *((name, c_double) for name in ("alpha", "offset", "temperature", "top_p")),
         *((name, POINTER(c_int32)) for name in ("tokens", "parents", "fails", "gains", "sizes")),
         ("begins", c_char_p),
@@ -54,9 +54,10 @@ SIGNATURES: library.Signatures = {
 class Model:
     """A model's weights, packed for matrix products in float32 or 8 bits. Threads may share it.
 
-    `owner` keeps the memory of `tensors` alive, because the engine reads the embeddings from it. If `owner` is an mmap,
-    the memory of the other tensors is released. Raises DataError if a tensor is missing or its shape contradicts the
-    settings, so that the engine never reads past the end of a tensor, and StorageError if memory runs out.
+    The engine reads the embeddings directly from the memory of `tensors`, so the model keeps a reference to `owner`,
+    which owns that memory. If `owner` is an mmap, the memory of all tensors except the embeddings and position tables
+    is freed after packing. Raises DataError if a tensor is missing or its shape contradicts the settings, so that the
+    engine never reads past the end of a tensor, and StorageError if memory runs out.
     """
 
     def __init__(
@@ -92,7 +93,7 @@ class Model:
         if not self.handle:
             raise StorageError("there is not enough memory for the model")
         if isinstance(owner, mmap.mmap):
-            release(owner, [tensor for tensor in ordered[:EMBEDDINGS] if tensor])
+            release(owner, [tensor for tensor in ordered[:READ_IN_PLACE] if tensor])
 
     def __del__(self) -> None:
         if handle := getattr(self, "handle", None):

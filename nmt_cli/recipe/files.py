@@ -34,7 +34,7 @@ def listed() -> Iterator[tuple[str, str]]:
         yield path.relative_to(HOME / "recipes").with_suffix("").as_posix(), first_line.removeprefix("# ")
 
 
-def to_copy(path: Path, directory: Path) -> bytes:
+def text_for_copy(path: Path, directory: Path) -> bytes:
     """Return the text of a recipe, changed so that a copy in `directory` has the same base recipe."""
     text = path.read_bytes()
     if path.resolve().is_relative_to((HOME / "recipes").resolve()):

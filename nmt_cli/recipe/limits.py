@@ -15,7 +15,7 @@ class Range(NamedTuple):
     high: float = float("inf")
 
     @property
-    def rule(self) -> str:
+    def requirement(self) -> str:
         return f"at least {self.low:,}" if self.high == float("inf") else f"from {self.low:,} to {self.high:,}"
 
     def allows(self, value: Any) -> bool:

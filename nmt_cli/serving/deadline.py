@@ -32,7 +32,7 @@ class Deadline:
 
         if await self._in_time(self.app(scope, receive, send_and_note)) or begun:
             return
-        text = f"The request took longer than {self.seconds:g} seconds. Send less text at once, or try again later"
+        text = f"The request took longer than {self.seconds:g} seconds. Send less text per request, or try again later"
         await self.refuse(Request(scope), 504, text)(scope, receive, send)
 
     async def _in_time(self, work: Awaitable[None]) -> bool:

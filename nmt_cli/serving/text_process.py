@@ -1,7 +1,7 @@
-"""A worker process for files and long texts with markup. It reads calls and writes results, each as one line of JSON.
+"""A worker process that parses and assembles files, and long texts with markup, placeholders or kept words.
 
-The server kills this process at a request's deadline. The process also ends when its standard input closes or the
-server dies.
+It reads calls from stdin and writes results to stdout, one line of JSON each. The server kills this process when it
+cancels a call, for example at a request's deadline. The process also ends when its stdin closes or the server dies.
 """
 
 import json
@@ -24,7 +24,8 @@ MAX_MEMORY = 1 << 30  # bytes
 
 def main() -> None:
     os.nice(NICE)
-    for number in (signal.SIGINT, signal.SIGTERM):  # after such a signal, the server still needs this process
+    # On such a signal, the server first finishes pending requests, for which it needs this process.
+    for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
     end_with_parent(os.getppid())
     limit_memory(MAX_MEMORY)
@@ -34,7 +35,7 @@ def main() -> None:
 
 
 def _answer(call: dict[str, Any]) -> dict[str, Any]:
-    """Return {"result": ...}, or {"refusal": reason} if the input is not in its format or takes too much memory."""
+    """Return {"result": ...}, or {"refusal": reason} if the input is not in its format or needs too much memory."""
     fields = call["format"]
     text_format = TextFormat(**(fields | {"outline": Outline(**fields["outline"])}))
     try:
@@ -42,12 +43,14 @@ def _answer(call: dict[str, Any]) -> dict[str, Any]:
             return {"result": _of_file(text_format, b64decode(call["file"]), call["results"])}
         if call["results"] is None:
             return {"result": units_of(text_format, call["texts"])}
-        results = [[[Aligned(*unit) for unit in rank] for rank in ranks] for ranks in call["results"]]
+        results = [
+            [[Aligned(*unit) for unit in candidate] for candidate in candidates] for candidates in call["results"]
+        ]
         return {"result": assemble(text_format, call["texts"], results)}
     except DataError as error:
         return {"refusal": str(error)}
     except MemoryError:
-        return {"refusal": "the text takes too much memory. Divide it"}
+        return {"refusal": "the input needs too much memory. Split it into smaller parts"}
 
 
 def _of_file(text_format: TextFormat, data: bytes, results: Any) -> Any:

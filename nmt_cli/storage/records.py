@@ -19,18 +19,19 @@ _NAMES = {bool: "a boolean", int: "an integer", float: "a finite number", str: "
 
 
 class Rule(Protocol):
-    """A condition on a value, in addition to its type. `rule` completes the sentence "it must be …"."""
+    """A condition on a value, in addition to its type. `requirement` completes the sentence "it must be …"."""
 
     @property
-    def rule(self) -> str: ...
+    def requirement(self) -> str: ...
 
     def allows(self, value: Any) -> bool: ...
 
 
 def from_json(kind: type[T], values: dict[str, Any], path: Path) -> T:
-    """Return a dataclass built from the JSON object `values`, which was read from `path`. Ignore keys without a field.
+    """Return a dataclass built from the JSON object `values`, which was read from `path`.
 
-    Raise DataError, which names the first wrong or missing value, if the object does not fit.
+    Keys that match no field are ignored. If the object does not match the annotations, raise a DataError that names the
+    first invalid or missing field.
     """
     try:
         return build(kind, values)
@@ -39,7 +40,10 @@ def from_json(kind: type[T], values: dict[str, Any], path: Path) -> T:
 
 
 def build(kind: type[T], values: dict[str, Any]) -> T:
-    """Return a dataclass built from a JSON object. Raise ValueError, which names the first wrong or missing value."""
+    """Return a dataclass built from a JSON object. Keys that match no field are ignored.
+
+    If the object does not match the annotations, raise a ValueError that names the first invalid or missing field.
+    """
     return _convert(kind, values, "")  # type: ignore[no-any-return]
 
 
@@ -57,7 +61,7 @@ def _dataclass(kind: Any, values: Any, key: str) -> Any:
 
 
 def _convert(hint: Any, value: Any, key: str) -> Any:
-    """Convert a value to the type of its annotation. Raise ValueError, which names `key`, if it does not fit."""
+    """Convert a value to the type of its annotation. If it does not match, raise a ValueError that names `key`."""
     origin, arguments = get_origin(hint), get_args(hint)
     if dataclasses.is_dataclass(hint):
         return _dataclass(hint, value, key)
@@ -65,7 +69,7 @@ def _convert(hint: Any, value: Any, key: str) -> Any:
         value = _convert(arguments[0], value, key)
         for rule in arguments[1:]:
             if not rule.allows(value):
-                raise _error(key, rule.rule, value)
+                raise _error(key, rule.requirement, value)
         return value
     if origin in (Union, types.UnionType):  # X | None
         return None if value is None else _convert(arguments[0], value, key)

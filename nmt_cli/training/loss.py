@@ -1,6 +1,9 @@
-"""Label-smoothed negative log-likelihood of hidden states (section 5.4 of the paper, "Attention Is All You Need").
+"""Label-smoothed negative log-likelihood of labels, computed from hidden states.
 
-Shapes: N tokens; C tokens of a block; R tokens of a block that share a softmax; D d_model; V vocabulary size.
+Source: section 5.4 of the paper, "Attention Is All You Need".
+
+Shapes: N tokens; C tokens of a block; R tokens of a block that go through one softmax call; D d_model; V vocabulary
+size.
 """
 
 from typing import Any
@@ -18,8 +21,9 @@ ROWS = 256  # on the CPU, a softmax takes this many rows at once, because they f
 class _SmoothedLoss(torch.autograd.Function):
     """Computes the loss and its gradient together, block by block.
 
-    In one block, the logits of a whole step of the paper's models would take 3.7 GB. The uniform part of the smoothing
-    has the same gradient for every token, so it is subtracted after the matrix products, not from each row of logits.
+    As a single block, the logits of one training step of the paper's models would take 3.7 GB. The uniform part of the
+    smoothing lowers the gradient of every logit except PAD's by the same constant, so its contribution is subtracted
+    from the matrix products, not from each row of logits.
     Tokens with the label PAD only fill up a batch. They add nothing to the loss or the gradients.
     """
 
@@ -41,11 +45,11 @@ class _SmoothedLoss(torch.autograd.Function):
             logits_CV[:, 0] = -torch.inf
             if grads_ is not _grads_:
                 torch._dynamo.mark_static(logits_CV, 1)  # the vocabulary size never changes, but the block size does
-            log_probs_C1, log_z_C1 = grads_(logits_CV, labels_C1, smoothing, wide)
+            log_probs_C1, log_z_C1 = grads_(logits_CV, labels_C1, smoothing, wide)  # logits_CV now holds gradients
             log_prob = log_probs_C1[:, 0].where(real_C, 0).sum(dtype=torch.float64)
-            all_log_probs_C = h_CD.to(wide) @ sums_D - (len(weight) - 1) * log_z_C1[:, 0]
+            sum_log_probs_C = h_CD.to(wide) @ sums_D - (len(weight) - 1) * log_z_C1[:, 0]
             nll -= log_prob
-            loss -= (1 - smoothing) * log_prob + uniform * all_log_probs_C.where(real_C, 0).sum(dtype=torch.float64)
+            loss -= (1 - smoothing) * log_prob + uniform * sum_log_probs_C.where(real_C, 0).sum(dtype=torch.float64)
             if any(ctx.needs_input_grad):
                 grads_CD = (logits_CV @ weight).sub_((uniform * sums_D).to(weight.dtype))
                 grad_CD.copy_(grads_CD.masked_fill_(~real_C[:, None], 0))
@@ -58,14 +62,16 @@ class _SmoothedLoss(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> Any:
         grad_ND, grad_VD = ctx.saved_tensors
-        scale_11 = grads[0].to(grad_VD.dtype).view(1, 1)  # torch would round a scalar to bfloat16 first
+        # With shape [1, 1], because torch would round a 0-dimensional tensor to bfloat16 before multiplying.
+        scale_11 = grads[0].to(grad_VD.dtype).view(1, 1)
         return (grad_ND * scale_11).to(grad_ND.dtype), grad_VD.mul_(scale_11), None, None
 
 
 def _grads_(logits_CV: Tensor, labels_C1: Tensor, smoothing: float, wide: torch.dtype) -> tuple[Tensor, Tensor]:
     """Replace logits by their gradients, without the uniform part of the smoothing.
 
-    For each row, return the log-probability of the label and log Z, the logarithm of the sum of exponentials.
+    Return two columns with a number for each row: the log-probability of the label, and log Z, the logarithm of the sum
+    of the exponentials of the logits.
     """
     log_zs, gold_C1 = [], logits_CV.gather(1, labels_C1).to(wide)
     for rows_RV in logits_CV.split(len(logits_CV) if logits_CV.is_cuda else ROWS):
@@ -74,7 +80,8 @@ def _grads_(logits_CV: Tensor, labels_C1: Tensor, smoothing: float, wide: torch.
         log_zs.append(rows_RV.amax(-1, keepdim=True).to(wide) - best_R1.to(wide).log())
         rows_RV.copy_(probs_RV)
     log_z_C1 = torch.cat(log_zs)
-    # The label's probability minus (1 - smoothing) may be tiny, so do not compute it from the rounded softmax.
+    # The difference between the label's probability and 1 - smoothing may be tiny, so compute it from the logits in the
+    # wide type, not from the rounded softmax.
     rows_C1 = torch.arange(len(logits_CV), device=logits_CV.device)[:, None]  # scatter_ would copy the whole matrix
     logits_CV[rows_C1, labels_C1] = ((gold_C1 - log_z_C1).exp() - (1 - smoothing)).to(logits_CV.dtype)
     return gold_C1 - log_z_C1, log_z_C1
@@ -94,7 +101,8 @@ def smoothed_loss(hidden_ND: Tensor, weight_VD: Tensor, labels_N: Tensor, smooth
     """Return the label-smoothed loss and the plain negative log-likelihood, both in nats, summed over tokens.
 
     The target distribution is (1 - smoothing) on the label, plus smoothing spread evenly over the vocabulary without
-    PAD (Szegedy et al. 2015, which the paper cites). The paper's released code gives the label none of this part.
+    PAD (Szegedy et al. 2015, which the paper cites). The paper's released code spreads this mass over the
+    other tokens only.
     """
     weight_VD = weight_VD if torch.is_grad_enabled() else weight_VD.detach()  # `needs_input_grad` ignores torch.no_grad
     loss, nll = _SmoothedLoss.apply(hidden_ND, weight_VD, labels_N, smoothing)  # type: ignore[no-untyped-call]

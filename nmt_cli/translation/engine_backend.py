@@ -181,7 +181,7 @@ def _fill(request: Request, segment: Segment, source: Sequence[int], limit: int)
     request.align = options.alignments * (1 if source is segment.ids else 2)
     request.alpha = options.alpha
     request.offset = options.penalty_offset
-    request.patient = segment.background
+    request.background = segment.background
     request.temperature = request.top_p = 1.0
     if constraints := segment.constraints:
         for name in ("tokens", "parents", "fails", "sizes"):

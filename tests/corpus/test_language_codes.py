@@ -1,4 +1,4 @@
-"""Language codes: which mean the same language, are easily mistaken for each other, or have the traditional script."""
+"""Language codes: comparison, matching, shortest form, easily confused languages and the traditional script."""
 
 import pytest
 
@@ -16,7 +16,7 @@ def test_the_traditional_script(code: str, traditional: bool) -> None:
     assert languages.is_traditional(code) is traditional
 
 
-def test_languages_that_are_easily_mistaken() -> None:
+def test_easily_confused_languages() -> None:
     groups = [{"nb", "nn", "no", "da"}, {"bs", "hr", "sr"}, {"id", "ms"}]
     for group in groups:
         assert all(languages.near(code) == group for code in group)
@@ -57,7 +57,9 @@ def test_the_shortest_code(code: str, short: str) -> None:
         ("nb", ["nn", "nor"], "nor"), ("chi", ["en", "zh"], "zh"), ("ger", ["de"], "de"),
     ],
 )  # fmt: skip
-def test_a_code_matches_itself_or_the_first_of_its_language(code: str, known: list[str], found: str | None) -> None:
+def test_a_code_matches_itself_or_the_first_known_code_of_its_language(
+    code: str, known: list[str], found: str | None
+) -> None:
     assert languages.match(code, known) == found
 
 

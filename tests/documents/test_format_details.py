@@ -67,9 +67,9 @@ def test_text_formats_keep_a_byte_order_mark_and_name_the_bad_byte(kind: str) ->
 @pytest.mark.parametrize(
     ("kind", "markup", "file", "words"),
     [
-        (None, "html", "a.po", r"^--markup is for lines of text, and a\.po is a document \(po\)\. Leave out --markup,"),
-        ("jsonl", None, "a.po", r"^--format jsonl is for lines of text, and a\.po is a document \(po\)"),
-        ("jsonl", "html", "a.docx", r"^--markup is for lines of text, and a\.docx is a document \(docx\)"),
+        (None, "html", "a.po", r"^--markup is for lines of text, but a\.po is a document \(po\)\. Leave out --markup,"),
+        ("jsonl", None, "a.po", r"^--format jsonl is for lines of text, but a\.po is a document \(po\)"),
+        ("jsonl", "html", "a.docx", r"^--markup is for lines of text, but a\.docx is a document \(docx\)"),
         ("po", "html", "a.po", "^--markup is for lines of text, and this --format is for a whole file"),
         ("html", "html", "a.txt", "^--markup is for lines of text, and this --format is for a whole file"),
         ("jsonl", "html", None, "^--format jsonl works on plain lines only"),
@@ -101,7 +101,7 @@ def test_names_of_files_with_lines(tmp_path: Path, name: str, fits: bool) -> Non
         documents.choose(None, tmp_path / name, None, None, [])
     assert "Use --format text to translate it line by line" in str(error.value)
     if name == "a.XML":
-        assert "has a suffix of the format android, but no <resources near its beginning" in str(error.value)
+        assert 'has a suffix of the format android, but no "<resources" near its beginning' in str(error.value)
     with pytest.raises(UsageError, match=r"is of an unknown format\. Leave out --shard, or use --format text"):
         documents.check_lines([tmp_path / "none.txt", tmp_path / name], None)
     documents.check_lines([tmp_path / name], "text")
@@ -110,11 +110,11 @@ def test_names_of_files_with_lines(tmp_path: Path, name: str, fits: bool) -> Non
 
 
 def test_shards_of_documents_are_refused() -> None:
-    with pytest.raises(UsageError, match=r"^--shard translates lines, and a\.po is a document \(po\)"):
+    with pytest.raises(UsageError, match=r"^--shard translates lines, but a\.po is a document \(po\)"):
         documents.check_lines([Path("a.txt"), Path("a.po")], None)
-    with pytest.raises(UsageError, match=r"and a\.txt is a document \(html\)"):
+    with pytest.raises(UsageError, match=r"but a\.txt is a document \(html\)"):
         documents.check_lines([Path("a.txt")], "html")
-    with pytest.raises(UsageError, match=r"and a\.po is a document \(html\)"):
+    with pytest.raises(UsageError, match=r"but a\.po is a document \(html\)"):
         documents.check_lines([Path("a.po")], "html")
     documents.check_lines([Path("a.po")], "text")
 

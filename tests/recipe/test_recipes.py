@@ -133,7 +133,7 @@ def test_recipes_are_listed_shown_and_copied(
     for short in ("base.yaml", "table3/base.yaml", "recipes/toy", "toy"):  # not the copy of toy.yaml in this directory
         assert files.find(Path(short)).is_relative_to(files.HOME)
     recipe_commands.show(Path("finetune"))
-    assert capsys.readouterr().out.startswith("# Model sizes, tokenizer and languages are taken from the model in")
+    assert capsys.readouterr().out.startswith("# Training takes model sizes, tokenizer and languages from the model in")
     recipe_commands.show(Path("finetune"), format="json")
     assert json.loads(capsys.readouterr().out)["examples"][0]["training"]["init_from"] == "models/opus-en-de"
     for words in (["show", "toy"], ["copy", "toy", "new.yaml"], []):

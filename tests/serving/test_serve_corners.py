@@ -371,7 +371,7 @@ def test_a_process_for_texts_answers_each_line(monkeypatch: pytest.MonkeyPatch) 
         {"result": [["c"]]},
     ]
     monkeypatch.setattr(text_process, "units_of", Mock(side_effect=MemoryError))
-    assert text_process._answer(calls[0]) == {"refusal": "the text takes too much memory. Divide it"}
+    assert text_process._answer(calls[0]) == {"refusal": "the input needs too much memory. Split it into smaller parts"}
 
 
 def test_a_process_inherits_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:

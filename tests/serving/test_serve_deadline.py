@@ -188,7 +188,7 @@ def test_a_request_after_its_deadline_gets_504() -> None:
 
     start, body = ask_through(slow, 0.1)
     assert start["status"] == 504
-    text = "The request took longer than 0.1 seconds. Send less text at once, or try again later"
+    text = "The request took longer than 0.1 seconds. Send less text per request, or try again later"
     assert json.loads(body["body"]) == {"error": text, "path": "/a"}
 
 

@@ -1,4 +1,4 @@
-"""Scores with their signatures, exports and imports, and JSON reports."""
+"""Checks of scores and their signatures, of exports and imports, and of `nmt doctor`, `attend` and `report`."""
 
 import json
 import re
@@ -36,7 +36,7 @@ SCORES: dict[str, list[object]] = {
 
 
 def make_files(tree: Tree) -> None:
-    """Write references, and hypotheses made from them."""
+    """Write sources, references, and hypotheses made from the references."""
     references = read_lines(tree.folder / TOY / "test.tgt")
     worse = [" ".join(line.split()[: 3 + i % 5]) for i, line in enumerate(references)]
     changed = [" ".join(["Der", *line.split()[1:-1], "nicht", "mehr!"]) for line in references]
@@ -67,7 +67,7 @@ def score(tree: Tree, options: list[object]) -> object:
 
 
 def score_formats(tree: Tree) -> object:
-    """Return the numbers and signatures of the report as text and as Markdown."""
+    """Return the numbers and signatures in the text report and in the Markdown report, and the text report itself."""
     make_files(tree)
     command = [
         "score",
@@ -100,8 +100,8 @@ def score_brackets(tree: Tree) -> object:
     return {"exit code": done.code, "json": digests.without(json.loads(done.stdout or "{}"), PROSE)}
 
 
-def weights(folder: Path) -> dict[str, object]:
-    """Return digests of an exported directory, without the files that describe it: the versions in them may differ."""
+def file_digests(folder: Path) -> dict[str, object]:
+    """Return digests of an exported directory's files, except its descriptions, whose version numbers may differ."""
     descriptions = {"README.md", "manifest.json", "recipe.yaml"}
     found: dict[str, object] = {}
     for file in sorted(folder.rglob("*")):
@@ -116,8 +116,8 @@ def exported(tree: Tree, out: str, *options: object) -> object:
     make_files(tree)
     done = tree.nmt("export", MODEL, *options, "--out", f"exports/{out}", "--lines", "lines8")
     if done.code:
-        raise RuntimeError(f"export ended with {done.code}: {done.stderr[-300:]}")
-    return {"files": weights(tree.folder / "exports" / out), "words": done.stderr[-500:]}
+        raise RuntimeError(f"export exited with status {done.code}: {done.stderr[-300:]}")
+    return {"files": file_digests(tree.folder / "exports" / out), "words": done.stderr[-500:]}
 
 
 def hf_and_back(tree: Tree) -> object:
@@ -138,7 +138,7 @@ def doctor(tree: Tree) -> object:
 
 
 def page_data(page: Path) -> object:
-    """Return the JSON that a page holds for its script."""
+    """Return the JSON data that is embedded in a page for its script."""
     return json.loads(page.read_text("utf-8").partition('id="data">')[2].partition("</script>")[0])
 
 
@@ -150,7 +150,7 @@ def attention(tree: Tree) -> object:
 def report(tree: Tree) -> object:
     done = tree.nmt("report", INPUTS / "runs/toy", "--data", TOY, "--out", "report.html")
     page = (tree.folder / "report.html").read_text("utf-8")
-    numbers = re.findall(r"(?<![\w.])\d+\.\d+", page)  # not whole numbers: styles and sentences contain them, too
+    numbers = re.findall(r"(?<![\w.])\d+\.\d+", page)  # no whole numbers: styles and prose contain them, too
     return {"exit code": done.code, "numbers": sorted(set(numbers))}
 
 
