@@ -11,14 +11,14 @@ from nmt_cli.system.errors import DataError
 
 
 class InsideDirectory:
-    rule = "a name inside the directory"
+    requirement = "a name inside the directory"
 
     def allows(self, name: str) -> bool:
         return name.isprintable() and not {"", ".", ".."} & set(name.split("/"))
 
 
 class Sha256:
-    rule = "64 hexadecimal digits"
+    requirement = "64 hexadecimal digits"
 
     def allows(self, text: str) -> bool:
         return re.fullmatch("[0-9a-f]{64}", text) is not None

@@ -25,14 +25,14 @@ MODEL_JSON, RECIPE = "model.json", "recipe.yaml"
 
 
 class _Text:
-    rule = "text"
+    requirement = "text"
 
     def allows(self, text: str) -> bool:
         return not re.search("[\0\ud800-\udfff]", text)
 
 
 class _Pair:
-    rule = "two language codes"
+    requirement = "two language codes"
 
     def allows(self, pair: list[str]) -> bool:
         return len(pair) == 2

@@ -164,7 +164,7 @@ def test_the_suffix_decides_the_format() -> None:
             kind(markup="html", **wrong)
     for option, options in (("--markup", {"markup": "html"}), ("--format jsonl", {"form": "jsonl"})):
         for file in ("a.po", "a.HTML", "a.md"):
-            with pytest.raises(UsageError, match=f"^{option} is for lines of text, and {file} is a .*on stdin$"):
+            with pytest.raises(UsageError, match=f"^{option} is for lines of text, but {file} is a .*on stdin$"):
                 kind(file, **options)
 
 

@@ -19,7 +19,7 @@ class Inner:
 
 
 class Even:
-    rule = "even"
+    requirement = "even"
 
     def allows(self, value: int) -> bool:
         return value % 2 == 0
