@@ -256,7 +256,7 @@ load_held_out = functools.lru_cache(2)(near_duplicates.load)  # 2: with and with
 def encode_chunk(
     model: Path, corpus: schema.Corpus, chunk: TextChunk
 ) -> tuple[list[npt.NDArray[Any]], list[store.Lengths], store.Lengths, CleaningStats, near_duplicates.Flags]:
-    """Encode the pairs of a chunk, except those that are repeated, too long, or too different in length.
+    """Encode the pairs of a chunk. Leave out pairs that are repeated, too long, or too different in length.
 
     If cleaning.drop_near_twins is set, also drop near-duplicates of held-out lines. Return the concatenated ids of each
     side; the sentence lengths of each side; the indices of the kept pairs; counts of the dropped pairs; and the flags

@@ -96,7 +96,7 @@ def _parser() -> MarkdownIt:
 
 
 def _spend_steps(env: MutableMapping[str, Any], steps: int) -> None:
-    """Subtract steps from those that the document may still take. Raise DataError if there are too few."""
+    """Subtract steps from the document's remaining steps. Raise DataError if there are too few."""
     env[_STEPS_LEFT] -= steps
     if env[_STEPS_LEFT] < 0:
         problem = "this Markdown takes too long to read: it has too many brackets, or table rows with too few cells"

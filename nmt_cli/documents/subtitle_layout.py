@@ -13,7 +13,7 @@ SPEED = 17  # characters per second that people can read
 LINES = 2  # maximum lines in a cue
 # Costs of a division. In addition, a word in the wrong cue costs its distance from the right cue, in cues.
 _EMPTY = 1000  # cost of each cue without a word
-_TOO_FAST = 0.2  # cost of each character beyond those that people can read at SPEED
+_TOO_FAST = 0.2  # cost of each character beyond what SPEED allows
 _TOO_LONG = 0.5  # cost of each character that does not fit into LINES
 _NO_PAUSE = 0.4  # cost of each cut between cues that is not after a punctuation mark
 _MOST_WORDS = 300  # maximum words in a cue

@@ -101,7 +101,7 @@ class Model:
 
 
 def _in_order(settings: Settings, tensors: Mapping[str, Tensor]) -> list[Tensor | None]:
-    """Return the tensors in the order that engine.c expects, with None for those that the model does not have."""
+    """Return the tensors in the order that engine.c expects, with None for each missing tensor."""
     target = tensors["embedding.weight"]
     ordered = [
         tensors.get("own_embeddings.src.weight", target),

@@ -41,7 +41,7 @@ ERRORS = (  # raised by zipfile for damaged archives
 
 
 def unpack(package: Path, out: Path, wanted: Sequence[str] = MEMBERS) -> None:
-    """Extract those of the wanted files that exist to `out`. Raise DataError if the package is not valid."""
+    """Extract the wanted files to `out`, if they exist. Raise DataError if the package is not valid."""
     try:
         with zipfile.ZipFile(package) as archive:
             members = _members(archive, package.stat().st_size)

@@ -197,7 +197,7 @@ def read_inputs(
 
 
 def evaluate(options: ScoreOptions, hypotheses: Hypotheses = None) -> Report:
-    """Score the hypotheses, by default those that `options.hypothesis` names, and return the report."""
+    """Score the hypotheses, by default the file `options.hypothesis`, and return the report."""
     if options.robust and (not callable(hypotheses) or options.hypothesis):
         raise UsageError("--robust translates the source itself. Pass --model DIR, and no hypotheses")
     report = read_inputs(options, hypotheses)

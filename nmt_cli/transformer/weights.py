@@ -67,7 +67,7 @@ def load_into(model: Transformer, tensors: dict[str, Tensor], source: Path) -> N
 
 
 def check_shapes(tensors: dict[str, Tensor], settings: schema.Model, vocabulary_size: int, source: Path) -> None:
-    """Raise DataError if the names or shapes of the tensors are not those that the settings require.
+    """Raise DataError if the tensors do not have the names and shapes that the settings require.
 
     The message names the file `source`, from which the tensors were read, and the first mismatch.
     """

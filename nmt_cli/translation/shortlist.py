@@ -1,7 +1,7 @@
 """Shortlists: the target tokens that the translation of a segment may contain.
 
 A shortlist consists of the most frequent target tokens, and a list of the most probable translations of each source
-token. The search considers no tokens besides those that `Shortlist.tokens` returns: all others have probability 0, and
+token. The search considers only the tokens that `Shortlist.tokens` returns: all others have probability 0, and
 the C engine does not compute their logits. Each segment has its own target tokens, whichever segments it is searched
 with.
 

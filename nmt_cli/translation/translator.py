@@ -193,7 +193,7 @@ class Translator(contextlib.AbstractContextManager["Translator"]):
         *,
         first: int = 1,
     ) -> Iterator[list[Translation]]:
-        """Yield the translations of all lines in `chunks`, in order. Each list holds those that are finished next.
+        """Yield the translations of all lines in `chunks`, in order. Each list holds the next finished translations.
 
         A separate thread reads the chunks. `first` is the number of the first line, on which sampling depends.
         """

@@ -36,7 +36,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def assert_complete(text: Path, out: Path, model: Path) -> None:
-    """Compare the joined files with those that one process translates."""
+    """Compare the joined files with the files that one process translates."""
     assert check([str(text)], str(out)) == 0
     join([str(text)], str(out), None)
     for file in text.iterdir():

@@ -263,7 +263,7 @@ def test_lines_are_wrapped_at_spaces_and_never_inside_an_escape() -> None:
 
 
 def random_catalog(seed: int) -> tuple[str, list[str]]:
-    """Return a catalog, and those of its blocks that must stay unchanged."""
+    """Return a catalog, and its blocks that must stay unchanged."""
     rng = random.Random(seed)
     words = [
         "the",

@@ -187,7 +187,7 @@ def test_the_manifest_records_the_comparison_with_marian(pair):
 
 
 def test_the_model_and_its_vocabularies_are_found(tmp_path):
-    """They are those that decoder.yml names, or the only ones in the directory."""
+    """decoder.yml names them, or they are the only ones in the directory."""
 
     def chosen(*names, decoder=None, name="decoder.yml"):
         directory = tmp_path / str(len(list(tmp_path.iterdir())))

@@ -113,7 +113,7 @@ function look(from) {  // show the weights of row `from` in the line, the map, e
   rollout(from);
 }
 
-function rollout(from) {  // from one encoder output, or those that the last cross-attention layer mixes, down to the embeddings
+function rollout(from) {  // from one encoder output, or from the mix of the last cross-attention layer, down to the embeddings
   $("rollout").parentElement.hidden = now.role === "decoder";
   if (now.role === "decoder") return;
   const source = names("encoder")[0];
