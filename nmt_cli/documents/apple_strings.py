@@ -10,6 +10,7 @@ from nmt_cli.documents.document import Document, ReadOptions
 from nmt_cli.documents.encodings import Encoding, decoded
 from nmt_cli.documents.messages import Found, Message, MessageFile, wrong
 
+# White space and comments, or one entry: "key" = "value"; or key = word; or "key";
 _PAIR = re.compile(
     r"""(?P<space>(?:\s++|/\*(?:(?!\*/).)*+\*/|//[^\n]*+)++)
     |(?P<key>"(?:[^"\\]|\\.)*+"|[\w.$/:-]++)(?:\s++|/\*(?:(?!\*/).)*+\*/)*+

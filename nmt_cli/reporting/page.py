@@ -29,7 +29,7 @@ def compared(text: str, reference: str) -> list[tuple[str, bool]]:
 def render(template: str, values: dict[str, Any], script: str | None = None) -> bytes:
     """Return a page in UTF-8. `template` and `script` are names of files in TEMPLATES.
 
-    All `values` are escaped. The page lets a browser run only `script`, or nothing if it is None, and load nothing.
+    All `values` are escaped. The page's policy allows the browser to run only `script`, if any, and to load nothing.
     """
     loader = FileSystemLoader(TEMPLATES)
     pages = Environment(loader=loader, autoescape=True, undefined=StrictUndefined, finalize=_visible, trim_blocks=True)

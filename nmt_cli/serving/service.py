@@ -49,7 +49,7 @@ class Limits:
 
     characters: int = 100_000  # in all texts together
     texts: int = 1000
-    seconds: float = 60  # from the first byte of the request to the beginning of the response
+    seconds: float = 60  # from the headers of the request to the end of the response
     body_seconds: float = 30  # to receive the body of the request
 
     @property
@@ -115,8 +115,8 @@ class Service:
     async def identify(self, request: Request, fields: Fields) -> None:
         """Look up the API key of a request in the database. Do nothing if the database is in memory.
 
-        Requests with the same key share a look-up, and its result is valid for KEY_SECONDS. A look-up for each request
-        would be too slow, because a single thread does all look-ups. Raise Refusal (503) if the database fails.
+        Requests with the same key share a look-up for KEY_SECONDS, because a single thread does all look-ups. Raise
+        Refusal (503) if the database fails.
         """
         if not self.database.place:
             return

@@ -31,7 +31,7 @@ ADVICE = "Pass the worker's number and the number of workers, such as --shard 1/
 
 
 class Shard(NamedTuple):
-    """Worker `number` (from 1) of `workers`. In `nmt translate`, the number decides only where the worker begins."""
+    """Worker `number` (from 1) of `workers`. In `nmt translate`, a worker that has done its share helps the others."""
 
     number: int
     workers: int
