@@ -12,7 +12,6 @@ from nmt_cli.documents.messages import Found, Message, MessageFile, Plural, Plur
 from nmt_cli.documents.xml_messages import Element, Escapes, InlineReader, attributes, elements
 
 _ESCAPE = re.compile(r"\\(?:u([0-9A-Fa-f]{4})|(['\"@?\\]))")
-_ESCAPED = re.compile(r"""['"\\]|\A[@?]""")
 _TAG = re.compile(r"<[^<>]*+>")
 _QUOTE = re.compile(r'(?<!\\)"')
 _LINES = re.compile(r'((?:\\n\s*+)++|(?<!\\)")')  # divides text at line ends, and at quotes, which Android removes
@@ -29,10 +28,10 @@ def _escape(spelled: dict[str, str], has_quotes: bool, text: str) -> str:
 
     If `has_quotes` is true, the source encloses text in quotes, so apostrophes need no escape.
     """
-    text = _ESCAPED.sub(r"\\\g<0>", text)
-    if has_quotes:
-        text = text.replace(r"\'", "'")
-    return "".join(spelled.get(each, each) for each in text) if spelled else text
+    escapes = {"\\": r"\\", '"': r"\""} if has_quotes else {"\\": r"\\", '"': r"\"", "'": r"\'"}
+    escapes |= spelled
+    written = "".join(escapes.get(each, each) for each in text)
+    return f"\\{written}" if written.startswith(("@", "?")) else written
 
 
 def _role(name: str, tag: str) -> tuple[str, str]:

@@ -178,6 +178,7 @@ def _model_card(loaded: LoadedModel, target: str, out: Path, line: str, length: 
     directions = directions_of(loaded.config, loaded.tokenizer)
     codes = dict.fromkeys(code for each in directions for code in (each.source, each.target))
     token = directions[0].prefix.strip()
+    offset = loaded.recipe.decoding.penalty_offset
     prefix_note = f"\n- Each source must begin with the token of its target language, such as `{token}`."
     values = {
         "languages": "\n".join(f"- {code}" for code in codes),
@@ -187,6 +188,7 @@ def _model_card(loaded: LoadedModel, target: str, out: Path, line: str, length: 
         "line": line.replace('"', "'"),
         "length": length,
         "penalty": penalty,
+        "divisor": f"(({offset:g} + length) / {offset + 1:g}) ^ {loaded.recipe.decoding.alpha:g}",
         "proof": proof,
         "settings": loaded.recipe,
         "codes": [argos_code(code) for code in (loaded.recipe.corpus.src, loaded.recipe.corpus.tgt)],

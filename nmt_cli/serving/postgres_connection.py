@@ -132,8 +132,10 @@ class PostgresConnection:
         try:
             yield
         except native.Error as error:
-            kind = BusyError if _code(error) in BUSY else StorageError
-            raise kind(f"the database {self.name} cannot be used: {_text(error)}. Try again") from None
+            text = f"the database {self.name} cannot be used: {_text(error)}"
+            if _code(error) in BUSY:
+                raise BusyError(f"{text}. Try again") from None
+            raise StorageError(f"{text}. Check the database server and its log") from None
 
     def close(self) -> None:
         connection, self._connection = self._connection, None

@@ -34,7 +34,10 @@ class State:
     best_step: int = 0
     best_nll: float | None = None
     unvalidated: bool = False  # a signal interrupted the validation of this step
-    not_better: int = 0  # number of validations since the last improvement by more than metrics_log.MIN_IMPROVEMENT
+    # For training.patience: the dev loss after the last improvement by more than metrics_log.MIN_IMPROVEMENT, and the
+    # number of validations since then.
+    improved_nll: float | None = None
+    not_better: int = 0
     metrics_bytes: int = 0  # size of metrics.jsonl at this step
     dtype: str = ""  # of the latest computations; "" before the first
 

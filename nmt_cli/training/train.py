@@ -285,9 +285,10 @@ def _validate(trainer: Trainer, dev: DevSet, stop: Stop) -> float:
     state.unvalidated = False
     on_main(accelerator, _report, trainer, scores, time.monotonic() - start)
     nll = scores["dev_nll"]
+    before = state.best_nll if state.improved_nll is None else state.improved_nll  # older checkpoints lack improved_nll
     state.not_better += 1
-    if state.best_nll is None or nll < state.best_nll * (1 - MIN_IMPROVEMENT):
-        state.not_better = 0
+    if before is None or nll < before * (1 - MIN_IMPROVEMENT):
+        state.improved_nll, state.not_better = nll, 0
     if state.best_nll is None or nll < state.best_nll:
         state.best_step, state.best_nll = state.step, nll
     return time.monotonic() - start
