@@ -83,7 +83,7 @@ def _root(version: Annotated[bool, option("Print the version", "--version", "-v"
 def prepare(
     corpus: CorpusName = None,
     src: Annotated[
-        list[str] | None, file_option("Training text, source side: file, or key or column of hub data; repeatable")
+        list[str] | None, file_option("Training text, source side: file, or column or key in hub data; repeatable")
     ] = None,
     tgt: Annotated[list[str] | None, file_option("Training text, target side; repeatable")] = None,
     dev_src: Annotated[str | None, file_option("Development text, source side", "--dev-src", "--valid-src")] = None,
@@ -280,12 +280,12 @@ def attend(
     translation: Annotated[str | None, option("Translation to use instead of the model's", kind="TEXT")] = None,
     output: Annotated[Path, file_option("Output page", "--output", "-o")] = Path("attention.html"),
     role: Annotated[
-        Literal["encoder", "decoder", "cross"], option("Attention shown first and in the terminal")
+        Literal["encoder", "decoder", "cross"], option("Attention shown first on the page, and in the terminal")
     ] = "encoder",
     layer: Annotated[int | None, number_option("Layer shown first", default="last", min=1)] = None,
     head: Annotated[int | None, number_option("Head shown first", default="most focused", min=1)] = None,
 ) -> int:
-    """Show attention: every head on a page, one in the terminal."""
+    """Show attention weights: all heads on an HTML page, one in the terminal."""
     from nmt_cli.reporting.attend import attend as write_page
 
     models = model_directories([model] if model else [])
@@ -300,7 +300,8 @@ def export(
     to: Annotated[Literal["hf", "ctranslate2", "argos"], option("Target toolkit; hf is transformers")],
     out: Annotated[Path, directory_option("Output directory; for argos a file NAME.argosmodel")],
     quantization: Annotated[
-        Quantization | None, option("Weight type for ctranslate2 and argos", default="float32; int8 for argos")
+        Quantization | None,
+        option("Weight type for ctranslate2 and argos", default="int8 for argos, float32 for ctranslate2"),
     ] = None,
     lines: Annotated[Path | None, file_option("Sentences to verify with", default="the corpus's dev set")] = None,
 ) -> int:

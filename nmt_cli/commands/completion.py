@@ -14,7 +14,7 @@ def complete_recipe(incomplete: str) -> list[str]:
 
 
 def complete_corpus(incomplete: str) -> list[str]:
-    """Return the named corpora, and the recipes, because a recipe also names a corpus."""
+    """Return the named corpora and recipes that start with `incomplete`. A recipe can stand for its corpus."""
     from nmt_cli.recipe.named import NAMED_CORPORA
 
     return [name for name in NAMED_CORPORA if name.startswith(incomplete)] + complete_recipe(incomplete)

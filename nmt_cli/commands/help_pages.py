@@ -12,8 +12,8 @@ from typer.exceptions import TyperException
 
 from nmt_cli.system.errors import UsageError
 
-NAME_COLUMNS = 24  # a longer name gets a line of its own
-LARGEST_SHOWN_BOUND = 1 << 32  # a larger maximum is only the limit of an integer type
+NAME_COLUMNS = 24  # width of the column of names; a longer name gets a line of its own
+LARGEST_SHOWN_BOUND = 1 << 32  # a larger maximum is not shown, because it is only the limit of an integer type
 NON_BREAKING_HYPHEN = "\u2011"  # keeps names such as toy-en-de whole when lines are wrapped
 
 
@@ -27,7 +27,7 @@ class Command(TyperCommand):
         try:
             return super().parse_args(ctx, args)
         except TyperException as error:
-            if getattr(error, "ctx", ctx) is None:  # if an option lacks its value; `usage_error` needs it
+            if getattr(error, "ctx", ctx) is None:  # the value of an option is missing; `usage_error` needs `ctx`
                 error.ctx = ctx  # type: ignore[attr-defined]
             raise
 
@@ -39,7 +39,7 @@ class Command(TyperCommand):
 
 
 class Group(TyperGroup):
-    """A group of commands, which its help lists."""
+    """A group of commands. Its help lists the commands."""
 
     def get_help(self, ctx: Any) -> str:
         return _plain(super().get_help(ctx))
@@ -82,7 +82,7 @@ def _write_parameters(command: Any, context: Any, formatter: Any) -> None:
 
 
 def _names(parameter: Any) -> str:
-    """Return the names of an option or argument: "-o, --output FILE"."""
+    """Return the names of an option or argument, such as "-o, --output FILE"."""
     if isinstance(parameter, TyperArgument):
         return _argument_name(parameter)
     long = [name for name in parameter.opts if name.startswith("--")]
@@ -113,7 +113,7 @@ def _description(parameter: Any, context: Any) -> str:
 def _range(low: float | None, high: float | None) -> str:
     """Return "LOW to HIGH" or "LOW or more".
 
-    Return "" without a lower bound, and for "0 or more" and "1 or more", which readers can guess.
+    Return "" if there is no lower bound, or if the bound is "0 or more" or "1 or more". Readers can guess those two.
     """
     if low is not None and high is not None and high <= LARGEST_SHOWN_BOUND:
         return f"{low:g} to {high:g}"
@@ -146,7 +146,7 @@ def _bold(text: str) -> str:
 
 
 def _plain(text: str) -> str:
-    """Restore ordinary hyphens, and escape characters that the terminal cannot encode. Typer would write UTF-8."""
+    """Restore ordinary hyphens. Escape characters that the terminal cannot encode: Typer would write UTF-8."""
     text = text.replace(NON_BREAKING_HYPHEN, "-")
     encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
     return text.encode(encoding, "backslashreplace").decode(encoding)

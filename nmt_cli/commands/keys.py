@@ -75,7 +75,7 @@ def _limits(key: "ApiKey") -> list[str]:
 
 @command()
 def revoke(name: Name, database: Database) -> None:
-    """Revoke a key for good. Running servers refuse it within a second."""
+    """Revoke a key for good. Running servers refuse a revoked key within a second."""
     _keys(database).revoke(name)
     console.say(f"revoked {name}")
 
@@ -92,6 +92,6 @@ def limit(name: Name, database: Database, per_minute: NewPerMinute = None, per_d
 
 @command()
 def usage(database: Database) -> None:
-    """List requests and characters per day and key, newest first."""
+    """List requests and characters per day and key, newest day first."""
     for day, name, requests, characters in _keys(database).usage():
         typer.echo(f"{day}\t{name}\t{requests:,} requests\t{characters:,} characters")

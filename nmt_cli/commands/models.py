@@ -20,9 +20,9 @@ def models(
     ] = None,
     as_json: Annotated[bool, option("Print JSON", "--json")] = False,
 ) -> None:
-    """List models: language pair, kind, parameters, size on disk, path.
+    """List models with language pair, kind, number of parameters, size on disk and path.
 
-    A multilingual model has one line per language pair. The weights are not read.
+    A multilingual model takes one line per language pair. The command does not read the weights.
     """
     from nmt_cli.interop.model_kinds import list_models
 

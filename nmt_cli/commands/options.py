@@ -1,4 +1,4 @@
-"""Functions that declare options, and options that are long or that several commands share."""
+"""Declare long options, and options that several commands share."""
 
 from functools import partial
 from pathlib import Path
@@ -40,8 +40,8 @@ DATABASE_VARIABLE = "NMT_DATABASE"
 PRECISION = "Numeric precision; auto picks int8 on CPUs with fast int8 instructions"
 
 CORPORA = (
-    "Recipe file, file with both languages such as memory.tmx, hub:OWNER/NAME, or named corpus: toy-en-de, "
-    "multi30k-en-de, multi30k-en-fr, multi30k-en-cs, wmt14-en-de, wmt14-en-fr, or a reverse such as wmt14-de-en"
+    "Recipe file; file with both languages, such as memory.tmx; hub:OWNER/NAME; or named corpus: toy-en-de, "
+    "multi30k-en-de, multi30k-en-fr, multi30k-en-cs, wmt14-en-de, wmt14-en-fr; pairs can be reversed, as in wmt14-de-en"
 )
 CorpusName = Annotated[
     str | None,
@@ -101,12 +101,15 @@ Spelling = Annotated[
 ]
 Prefix = Annotated[
     Path | None,
-    file_option("Forced beginnings of the translations, one per line; they may end within a word", panel="Search"),
+    file_option(
+        "Force translation n to begin with line n of this file; the line may end within a word", panel="Search"
+    ),
 ]
 TERMS = "Glossary file; lines are PHRASE<TAB>TRANSLATION|TRANSLATION; add <TAB>any to ignore case"
 TranslateTerms = Annotated[Path | None, file_option(TERMS, "--terms", panel="Search")]
 ScoreTerms = Annotated[
-    Path | None, references_option("Glossary, to report the share of its terms that were used", "--terms", kind="FILE")
+    Path | None,
+    references_option("Report the share of this glossary's terms that the translations use", "--terms", kind="FILE"),
 ]
 if TYPE_CHECKING:
     _Kind = str
@@ -115,8 +118,8 @@ else:
 TextFormat = Annotated[
     _Kind | None,
     output_option(
-        "text: lines; jsonl: lines with scores and subwords; others: whole documents",
-        default="from the suffix; text for .txt, language codes such as .en, and no suffix",
+        "text and jsonl translate lines, other kinds whole documents; jsonl adds scores and subwords",
+        default="from the suffix; text for .txt, for language codes such as .en, or without a suffix",
         kind="KIND",
     ),
 ]
@@ -136,9 +139,10 @@ ProtectPattern = Annotated[
 ]
 
 METRICS = (
-    "bleu, chrf, chrf++, ter, comet, paper-bleu, paper-bleu-quotes or brackets; repeatable; --fail-under uses the first"
+    "bleu, chrf, chrf++, ter, comet, paper-bleu, paper-bleu-quotes or brackets; repeatable; --fail-under checks the "
+    "first metric"
 )
 MARIAN = (
-    "Argos package (FILE.argosmodel), CTranslate2 directory, or Marian model in the format of transformers (OPUS-MT) or"
-    " Marian (Firefox): a path, or OWNER/NAME[@REVISION] on the hub"
+    "Path, or OWNER/NAME[@REVISION] on the hub; formats: Argos (FILE.argosmodel), CTranslate2, transformers (Marian "
+    "models such as OPUS-MT), Marian (such as Firefox models)"
 )

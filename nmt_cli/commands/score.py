@@ -27,7 +27,7 @@ def score(
         Path | None, directory_option("Translate the source with this model, and score the translations")
     ] = None,
     robust: Annotated[
-        bool, option("Also score translations after changing the source: case, final stops, typos", "--robust")
+        bool, option("Also score translations of changed sources: other case, no final stops, typos", "--robust")
     ] = False,
     metrics: Annotated[list[str] | None, option(METRICS, "--metric", default="by language", kind="NAME")] = None,
     tokenize: Annotated[Tokenizer | None, option("sacreBLEU tokenizer", default="by language")] = None,
@@ -37,11 +37,16 @@ def score(
     ] = None,
     comet_python: Annotated[Path | None, file_option("Python with unbabel-comet, for --metric comet")] = None,
     comet_model: Annotated[
-        str, option("COMET model; the default is under Apache-2.0, others may restrict use", kind="NAME")
+        str, option("COMET model; the default has the license Apache-2.0, other models may restrict use", kind="NAME")
     ] = "Unbabel/wmt22-comet-da",
     intervals: Annotated[bool, option("95% confidence intervals", "--intervals/--no-intervals")] = True,
     details: Annotated[
-        bool, option("Show BLEU by length and for near-duplicates, and the best and worst segments", "--details")
+        bool,
+        option(
+            "Show BLEU by length, BLEU of lines with and without near-duplicates in training, and the best and worst "
+            "segments",
+            "--details",
+        ),
     ] = False,
     segments: Annotated[Path | None, file_option("Write the scores of every segment as JSON lines")] = None,
     format: Annotated[Literal["text", "json", "markdown"], option("Output format")] = "text",
@@ -60,15 +65,15 @@ def score(
     corpus: Annotated[Path | None, references_option("Prepared corpus with the references", kind="DIR")] = None,
     terms: ScoreTerms = None,
     split: Annotated[Literal["dev", "test", "general"], references_option("Split of --corpus")] = "test",
-    baseline: Annotated[Path | None, gate_option("Translations to compare with", kind="FILE")] = None,
+    baseline: Annotated[Path | None, gate_option("Compare with the translations in this file", kind="FILE")] = None,
     fail_under: Annotated[float | None, gate_option("Exit with 1 if the first metric is below N", kind="N")] = None,
     fail_if_worse: Annotated[
-        bool, gate_option("Exit with 1 if worse than --baseline (p < 0.05)", "--fail-if-worse")
+        bool, gate_option("Exit with 1 if the translations are worse than --baseline (p < 0.05)", "--fail-if-worse")
     ] = False,
 ) -> int:
     """Score translations with BLEU, chrF, TER or COMET.
 
-    The references come from files, a prepared corpus or a test set that sacreBLEU downloads.
+    Pass the references as files, as a prepared corpus, or as a test set that sacreBLEU downloads.
     """
     from nmt_cli.corpus.languages import match
     from nmt_cli.parsing import score as parsing
@@ -103,7 +108,7 @@ def score(
 
     def translate(lines: list[str]) -> list[str]:
         with nmt_cli.Translator(model_directories([model] if model else [])) as translator:
-            targets = [pair.target for pair in translator.directions if pair.prefix]  # empty for a single target
+            targets = [pair.target for pair in translator.directions if pair.prefix]  # empty: one target language
             chosen = scoring.language_of(options) or ""
             # Lines of a corpus with several target languages already begin with the token of their target language.
             to = chosen if targets and (not corpus or match(chosen, targets)) else ""

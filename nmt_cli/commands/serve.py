@@ -24,12 +24,14 @@ def serve(
     models: Annotated[
         list[Path] | None,
         typer.Argument(
-            help="Models, one per language pair, as for nmt translate --model; or directories of models to load when "
-            "needed",
+            help="Models to load at start, one per language pair (see nmt translate --model), and directories of "
+            "models to load when needed",
             show_default="$NMT_MODEL, else the newest under runs/",
         ),
     ] = None,
-    host: Annotated[str, option("Address to listen on; a public one requires API keys", kind="ADDRESS")] = "127.0.0.1",
+    host: Annotated[
+        str, option("Address to listen on; a public address requires API keys", kind="ADDRESS")
+    ] = "127.0.0.1",
     port: Annotated[int, number_option("TCP port", min=0, max=65535)] = 5000,
     api_key_file: Annotated[Path | None, file_option("Accepted API keys, one per line")] = None,
     database: Annotated[
@@ -39,7 +41,7 @@ def serve(
         ),
     ] = None,
     suggestions: Annotated[
-        Path | None, file_option("File to which clients may add better translations", default="refuse them")
+        Path | None, file_option("File to which clients may add better translations", default="refuse suggestions")
     ] = None,
     workers: Annotated[int | None, number_option("Threads per model", default="one per core", min=1)] = None,
     precision: Annotated[Precision, option(PRECISION)] = "auto",
@@ -59,10 +61,11 @@ def serve(
         int | None, number_option("Maximum open connections", min=1, default="512, if ulimit -n allows")
     ] = None,
     idle: Annotated[
-        float, number_option("Seconds without requests before a model from a directory is unloaded", min=0)
+        float, number_option("Seconds without requests after which a model from a directory is unloaded", min=0)
     ] = 3600,
     memory: Annotated[
-        int | None, number_option("Unload idle models from directories while the server exceeds N megabytes", min=1)
+        int | None,
+        number_option("Memory limit in megabytes; over the limit, idle models from directories are unloaded", min=1),
     ] = None,
     pivot: Annotated[
         bool, option("Translate through a third language if no model has the language pair", "--pivot/--no-pivot")

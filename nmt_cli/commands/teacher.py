@@ -1,6 +1,6 @@
 """Translate real text for synthetic training pairs.
 
-`app.py` passes these functions to `prepare`, so that corpus preparation does not depend on the translator.
+Corpus preparation must not depend on the translator, so `app.py` passes these functions to `prepare`.
 """
 
 from collections.abc import Iterable, Iterator
@@ -8,12 +8,17 @@ from pathlib import Path
 
 from nmt_cli.system.shard import Shard
 
-UNIT_LINES = range(100, 10_001)  # lines per unit, the part of a text that a worker translates at once
-TARGET_UNITS = 2000  # units per text of 100 bytes per line, unless UNIT_LINES requires otherwise
+# A unit is a range of lines that a worker translates at once. UNIT_LINES limits the number of lines in a unit. A text
+# whose lines average 100 bytes has about TARGET_UNITS units, if UNIT_LINES permits.
+UNIT_LINES = range(100, 10_001)
+TARGET_UNITS = 2000
 
 
 def translate(model: Path, lines: Iterable[str], beam: int, sampling: bool) -> Iterator[str]:
-    """Yield a translation of each line, made with the model in directory `model`. `sampling` replaces beam search."""
+    """Yield a translation of each line by the model in directory `model`.
+
+    If `sampling` is true, sample the translations instead of searching with `beam`.
+    """
     from nmt_cli.translation.options import Sampling
     from nmt_cli.translation.translator import Translator
 
@@ -23,10 +28,10 @@ def translate(model: Path, lines: Iterable[str], beam: int, sampling: bool) -> I
 
 
 def translate_units(model: Path, directory: Path, beam: int, sampling: bool, worker: Shard | None) -> None:
-    """Translate this worker's share of the file TEXT in a cache directory.
+    """Translate a worker's share of the file TEXT in the cache directory `directory`.
 
-    If `worker` is None, translate all that remains, join the translations in the file TRANSLATIONS, and delete TEXT
-    and the units. Raise DataError if a line has no translation.
+    If `worker` is None, translate all remaining units. Then join the translations in the file TRANSLATIONS, and delete
+    TEXT and the units. Raise DataError if a line has no translation.
     """
     from nmt_cli.corpus.synthetic import TEXT, TRANSLATIONS
     from nmt_cli.sharding import inputs
@@ -38,7 +43,7 @@ def translate_units(model: Path, directory: Path, beam: int, sampling: bool, wor
     from nmt_cli.translation.translate import TranslateOptions
 
     if (directory / TRANSLATIONS).is_file():
-        (directory / TEXT).unlink(missing_ok=True)  # still there if nmt was killed right after the join
+        (directory / TEXT).unlink(missing_ok=True)  # nmt may have been killed after the join and before it deleted TEXT
         return
     text, out = str(directory / TEXT), str(directory / FOLDER)
     search = SearchOptions(beam=beam, sampling=Sampling() if sampling else None)

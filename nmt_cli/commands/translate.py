@@ -68,7 +68,9 @@ def translate(
     shortlist: Annotated[
         Literal["auto", "off"],
         option(
-            "Search among likely words only, if the model has a shortlist (nmt shortlist)", panel="Search", kind="WHEN"
+            "Search among likely words only, if the model has a shortlist (see nmt shortlist)",
+            panel="Search",
+            kind="WHEN",
         ),
     ] = "off",
     score_pairs: Annotated[
@@ -96,7 +98,9 @@ def translate(
     alignments: Annotated[bool, output_option("Add word alignments of the best translation", "--alignments")] = False,
     shard: Annotated[
         str | None,
-        shard_option("Run as worker I of N: translate units of the files into --output DIR", kind="I/N|auto"),
+        shard_option(
+            "Run as worker I of N; write translated units, which are ranges of lines, to --output DIR", kind="I/N|auto"
+        ),
     ] = None,
     unit_lines: Annotated[int | None, shard_option("Lines per unit", kind="N", default="10,000", min=1)] = None,
     check: Annotated[str | None, shard_option("List lines that have no translation in DIR; exit with 1 if any")] = None,
@@ -104,7 +108,8 @@ def translate(
 ) -> int:
     """Translate lines of text, a document, subtitles or a message catalog.
 
-    For text, writes one line per input line, in order, and nothing else to stdout. Uses all cores, or all GPUs.
+    By default, text has one output line per input line, in the same order. Stdout contains nothing but translations.
+    The command uses all cores, or all GPUs.
     """
     if check or join:
         return _finish(files or [], output, shard, check, join)
@@ -185,11 +190,11 @@ def _work(
 
 
 def _finish(files: list[str], output: str | None, shard: str | None, check: str | None, join: str | None) -> int:
-    """Check or join the workers' units. Return the exit code."""
+    """Check or join the units that workers have translated. Return the exit code."""
     from nmt_cli.translation import sharded
 
     if shard or (check and (join or output)):
-        raise UsageError("pass only one of --shard, --check and --join, and --output only with --shard or --join")
+        raise UsageError("pass only one of --shard, --check and --join, and no --output with --check")
     if not files:
         raise UsageError("--check and --join need the files that were translated")
     return sharded.check(files, check) if check else sharded.join(files, str(join), output)

@@ -59,7 +59,7 @@ def _alternatives(names: Sequence[str]) -> str:
 
 
 def _advice(command_path: str, context: Any, message: str) -> str:
-    """Return a sentence with the command that a user with an extra argument probably meant, or ""."""
+    """Suggest a command for an extra argument of `nmt prepare`, `translate` or `score`. Otherwise, return ""."""
     extra = re.match(r"Unexpected argument \((.*)\)", message)
     if not extra:
         return ""

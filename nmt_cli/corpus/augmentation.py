@@ -1,8 +1,9 @@
 """Augment the training text of each epoch: change and join pairs, and split subwords.
 
 The result depends only on the corpus, the settings, the seed, the epoch and the block of pairs. The corpus holds token
-ids, so a changed pair is decoded and encoded again. A pair with an unknown token cannot be decoded, so its text is not
-changed. Changes that would make a line longer than the longest line of the corpus are not made.
+ids, so a pair is decoded before its text is changed, and encoded again afterwards. A pair with an unknown token cannot
+be decoded, so its text is not changed. A change is not made if a line would get more tokens than the longest line of
+the corpus.
 """
 
 import functools
@@ -23,7 +24,7 @@ from nmt_cli.recipe.text_source import Augment
 from nmt_cli.system.errors import DataError
 
 Ids = npt.NDArray[Any]
-BLOCK = 2048  # consecutive pairs that are augmented together; another value would change the augmented text
+BLOCK = 2048  # number of consecutive pairs augmented together; another number would change the augmented text
 MOST_JOINED = 3  # maximum number of pairs joined into one
 _ATOM = re.compile(rf"<0x..>|<unk>|<pad>|</?s>|{LANGUAGE.pattern}")  # tokens that are never split
 _WIDE_JOINT = re.compile(f"[{WIDE}]\n[{WIDE}]")
@@ -34,7 +35,7 @@ class Augmentation:
     """Everything that determines the augmented text, except the epoch and the block."""
 
     directory: Path  # directory of the corpus
-    identity: str  # Corpus.identity, to notice another corpus in `directory`
+    identity: str  # Corpus.identity; a different identity means that the corpus in `directory` has changed
     settings: Augment
     languages: tuple[str, str]
     seed: int
@@ -43,7 +44,7 @@ class Augmentation:
     parts: tuple[tuple[int, Augment], ...] = ()
 
     def runs(self, first: int, last: int) -> Iterator[tuple[int, int, int, Augment]]:
-        """Split the pairs [first, last) at the ends of parts. Yield (part number, start, end, settings) of each run."""
+        """Split the pairs [first, last) at ends of parts. Yield (part number, start, end, settings) for each part."""
         for part, (end, settings) in enumerate(self.parts or [(last, self.settings)]):
             if first < min(end, last):
                 yield part, first, min(end, last), settings
@@ -137,12 +138,12 @@ class _Augmenter:
         return heads[0], joined(self.tokenizers[0].decode(src)), joined(self.tokenizers[1].decode(tgt))
 
     def _target(self, head: list[int], augmentation: Augmentation) -> str:
-        """Return the target language that the first token in `head` names, or else that of the recipe."""
+        """Return the target language named by the first token in `head`, or the recipe's if it names none."""
         codes = [token.strip("\u2581<>") for token in self.tokenizers[0].tokens(head[:1])]
         return codes[0] if codes and codes[0] in augmentation.targets else augmentation.languages[1]
 
     def _split(self, lines: list[list[Ids]], probability: float, rng: np.random.Generator) -> None:
-        """Split random subwords on both sides, in place. Leave pairs unchanged that would become too long."""
+        """Split random subwords on both sides, in place. Leave a pair unchanged if it would become too long."""
         pairs = [split_lines(side, table, probability, rng)
                  for side, table in zip(lines, self.split_tables, strict=True)]  # fmt: skip
         for i, (src, tgt) in enumerate(zip(*pairs, strict=True)):
@@ -174,7 +175,7 @@ def changed(
 
 
 def split_table(tokenizer: Tokenizer) -> Ids:
-    """Return, for each token, the ids of the two tokens from which it was merged, or (-1, -1) if it cannot be split.
+    """Return the ids of the two tokens into which each token splits. A token that cannot be split has (-1, -1).
 
     The shape is (vocabulary size, 2). Raises DataError for a Moses tokenizer, which has no scores.
     """
@@ -185,7 +186,7 @@ def split_table(tokenizer: Tokenizer) -> Ids:
     for token in scores:
         halves = ((token[:cut], token[cut:]) for cut in range(1, len(token)))
         known = [pair for pair in halves if pair[0] in scores and pair[1] in scores]
-        if known:  # earlier merges have higher scores, so this is the pair that BPE could merge first
+        if known:  # earlier merges have higher scores, so prefer the pair whose lower score is highest
             left, right = max(known, key=lambda pair: min(scores[pair[0]], scores[pair[1]]))
             table[ids[token]] = ids[left], ids[right]
     return table

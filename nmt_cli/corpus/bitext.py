@@ -22,7 +22,7 @@ SUFFIXES = {
     ".tsv": "tsv", ".csv": "csv", ".tmx": "tmx", ".xlf": "xliff", ".xliff": "xliff", ".jsonl": "jsonl",
     ".parquet": "parquet", ".zip": "opus",
 }  # fmt: skip
-MOST_BYTES = 1 << 24  # maximum size of a chunk, unless a single piece, such as a line, is larger
+MOST_BYTES = 1 << 24  # maximum size of a chunk; a larger piece, such as a long line, is a chunk of its own
 TABLES = "tsv", "csv", "jsonl", "parquet"  # formats with columns
 
 
@@ -33,7 +33,7 @@ def format_of(entry: TextSource) -> str:
 
 
 def is_bitext(path: Path) -> bool:
-    """Return whether a file name has the suffix of a format with both languages in one file."""
+    """Return whether a file contains both languages, according to the suffix of its name."""
     return Path(uncompressed_name(path)).suffix.lower() in SUFFIXES
 
 
@@ -119,7 +119,7 @@ def _rows(entry: TextSource, section: schema.Corpus, path: Path, hashes: dict[Pa
 
 
 def _columns(entry: TextSource, languages: tuple[str, str], *, named: bool) -> Columns:
-    """Return the columns of an entry, by default the language codes if its format has `named` columns, else 1 and 2."""
+    """Return the columns of an entry. The defaults are the language codes if `named`, and columns 1 and 2 otherwise."""
     names = entry.columns or (list(languages) if named else ["1", "2"])
     if len(names) != 2:
         raise UsageError(f"corpus.sources: columns must list two columns, source and target, not {', '.join(names)}")

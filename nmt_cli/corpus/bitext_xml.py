@@ -37,14 +37,14 @@ FINISHED = {"final", "signed-off"}
 
 
 def read_tmx(file: io.BufferedReader, path: Path, src: str, tgt: str) -> RawRows:
-    """Return the pairs in a TMX file. Language codes without a region, such as de, also match de-AT."""
+    """Return the pairs in a TMX file. A code without a script or region matches those with one: de matches de-AT."""
     return RawRows(_units(_Tmx(src, tgt), file, path), _parse_unit)
 
 
 def read_xliff(file: io.BufferedReader, path: Path, src: str, tgt: str, finished: bool) -> RawRows:
-    """Return the translated segments in the parts of an XLIFF file that are translated from `src` to `tgt`.
+    """Return the translated segments in an XLIFF file. Skip its parts in languages other than `src` and `tgt`.
 
-    If `finished`, leave out segments that have neither approved="yes" nor a state in FINISHED.
+    If `finished`, return only segments with approved="yes" or with a state in FINISHED.
     """
     return RawRows(_units(_Xliff(src, tgt, finished), file, path), _parse_unit)
 
@@ -93,7 +93,7 @@ def _units(handler: "_Handler", file: io.BufferedReader, path: Path) -> Iterator
 def _pieces(file: io.BufferedReader) -> Iterator[bytes]:
     """Yield the file in pieces.
 
-    Unless the file is UTF-16, replace the control characters that XML forbids, and references to them, with spaces.
+    Replace the control characters that XML forbids, and references to them, with spaces. UTF-16 files are not changed.
     """
     if b"\0" in file.peek(4)[:4]:
         yield from iter(partial(file.read, PIECE), b"")
@@ -221,7 +221,7 @@ class _Tmx(_Handler):
 class _Xliff(_Handler):
     kind = "XLIFF"
     roots = ("xliff",)
-    codes = frozenset(("bpt", "ept", "ph", "it"))  # only XLIFF 1.2 has these; XLIFF 2 keeps codes out of the text
+    codes = frozenset(("bpt", "ept", "ph", "it"))  # for XLIFF 1.2; the codes of XLIFF 2 contain no markup as text
 
     def __init__(self, src: str, tgt: str, finished: bool) -> None:
         super().__init__(src, tgt)
@@ -265,7 +265,7 @@ class _Xliff(_Handler):
 
 @lru_cache(100)
 def _same(code: str, wanted: str) -> bool:
-    """Return whether `code` equals `wanted`, or at least has its language if `wanted` has no script or region."""
+    """Return whether `code` is `wanted`. If `wanted` has no script or region, compare only the languages."""
     code, wanted = (each.replace("_", "-").lower() for each in (code, wanted))
     return code == wanted or ("-" not in wanted and base_of(code) == base_of(wanted))
 

@@ -1,7 +1,7 @@
 """Repair lines and drop pairs. A pair with several faults is counted only for the first fault found.
 
-The faults are checked in the order of `DROPPED`, except that the last two, those of synthetic text, are checked first.
-This module checks only the reasons up to HELD_OUT.
+The faults are checked in the order of `DROPPED`, with one exception: the last two, which concern synthetic text, are
+checked before all others. This module checks only the faults from LONG_LINE to HELD_OUT.
 """
 
 import functools
@@ -63,7 +63,7 @@ _SCRIPT_OF = {language: script for script, languages in _SCRIPTS.items() for lan
 
 def pair_hash(src: str, tgt: str, repetition: int = 0) -> bytes:
     """Return a 16-byte hash of a pair. Among 40 million pairs, the probability of a collision is below 1 in 10^23."""
-    salt = repetition.to_bytes(8, "little")  # differs for a file listed twice, so its pairs are not duplicates
+    salt = repetition.to_bytes(8, "little")  # a file listed twice has two salts, so its pairs are not duplicates
     return hashlib.blake2b(f"{src}\n{tgt}".encode(), digest_size=16, salt=salt).digest()
 
 
@@ -77,7 +77,7 @@ class CleaningStats:
     first_line: dict[str, int] = field(default_factory=dict)  # NOT_UTF8 or SHIFTED -> number of the first such line
     kept: Counter[int] = field(default_factory=Counter, compare=False)  # pairs by part of the corpus
     by_part: Counter[tuple[int, str]] = field(default_factory=Counter, compare=False)  # dropped pairs by (part, reason)
-    sides: Counter[tuple[int, bool]] = field(default_factory=Counter, compare=False)  # sampled by (part, swapped)
+    sides: Counter[tuple[int, bool]] = field(default_factory=Counter, compare=False)  # sampled pairs by (part, swapped)
     turned: int = 0  # swapped pairs whose sides were exchanged
 
     def drop(self, reason: str, src: str, tgt: str) -> None:
@@ -85,7 +85,7 @@ class CleaningStats:
         self.show(reason, src, tgt)
 
     def show(self, reason: str, src: str, tgt: str) -> None:
-        """Keep a pair as an example for a reason, unless the reason has EXAMPLES already."""
+        """Keep a pair as an example for a reason if the reason has fewer than EXAMPLES examples."""
         examples = self.examples.setdefault(reason, [])
         if len(examples) < EXAMPLES:
             examples.append((src[:200], tgt[:200]))
@@ -151,13 +151,13 @@ def foreign(line: str, language: str) -> bool:
 
 
 def held_out_hashes(pairs: Iterable[tuple[str, str]], *settings: Cleaning) -> frozenset[bytes]:
-    """Return the hashes of held-out pairs, repaired in every way in which `settings` repair training text."""
+    """Repair held-out pairs in each way in which `settings` repair training text. Return the hashes of the results."""
     repairs = different_repairs(settings)
     return frozenset(pair_hash(repair(src, each), repair(tgt, each)) for src, tgt in pairs for each in repairs)
 
 
 def different_repairs(settings: Iterable[Cleaning]) -> list[Cleaning]:
-    """Return one of the settings for each distinct way in which they repair lines."""
+    """Return `settings`, but keep only one of those that repair lines in the same way."""
     return list({each.unescape: each for each in settings}.values())
 
 
@@ -175,7 +175,7 @@ def unusable(src: str, tgt: str, corpus: schema.Corpus) -> str | None:
 def has_low_score(corpus: schema.Corpus, chunk: Chunk, index: int) -> bool:
     """Return whether the score of a pair is below the minimum of its entry of corpus.sources."""
     lowest = None if chunk.source is None else corpus.sources[chunk.source].min_score
-    return lowest is not None and not (chunk.scores[index] or 0) >= lowest  # no score counts as 0; NaN is too low
+    return lowest is not None and not (chunk.scores[index] or 0) >= lowest  # None counts as 0; NaN is too low
 
 
 def read_pair(corpus: schema.Corpus, chunk: Chunk, index: int) -> tuple[str, str, str | None]:
@@ -217,7 +217,7 @@ def clean_chunk(
             src, tgt = tgt, src
         if reason := reason or unusable(src, tgt, section):
             stats.drop(reason, src, tgt)
-        elif pair_hash(without_first_tokens(src), tgt) in held_out:  # `held_out` has hashes without first tokens
+        elif pair_hash(without_first_tokens(src), tgt) in held_out:  # hashes of pairs without first tokens
             stats.drop(HELD_OUT, src, tgt)
         else:
             sides[0].append(prefix + src)
@@ -235,8 +235,8 @@ def clean_chunk(
 def shifted(src: list[str], tgt: list[str]) -> bool:
     """Return whether one side seems to be shifted by one to three lines. Return False for fewer than 500 pairs.
 
-    If so, the lengths of source lines correlate better with the lengths of target lines one to three positions away
-    than with those at the same position.
+    In shifted text, the lengths of source lines correlate better with the lengths of target lines one to three
+    positions away than with those at the same position.
     """
     if len(src) < 500:
         return False

@@ -14,7 +14,7 @@ from nmt_cli.system.errors import DataError
 
 
 def dropped(stats: CleaningStats) -> dict[str, Any]:
-    """Show the dropped pairs in a table. For cleaning.json, return their counts and those of exchanged sides."""
+    """Show the dropped pairs in a table. Return the counts of dropped and of exchanged pairs for cleaning.json."""
     reasons, rows = dict[str, dict[str, Any]](), []
     for reason in DROPPED:
         count, examples = stats.dropped[reason], stats.examples.get(reason, [])
@@ -33,7 +33,8 @@ def dropped(stats: CleaningStats) -> dict[str, Any]:
 def parts(stats: CleaningStats, names: list[str], left: Any) -> list[dict[str, Any]]:
     """Show the counts of pairs in each part of the corpus in a table, and return them for cleaning.json.
 
-    `left[part]` is the number of pairs after encoding, which drops further pairs that `stats` does not count.
+    `left[part]` is the number of pairs after encoding. Encoding drops further pairs, which `stats.by_part` does not
+    count.
     """
     found, rows = list[dict[str, Any]](), []
     for part, name in enumerate(names):
@@ -63,7 +64,7 @@ def warn(stats: CleaningStats, text: RawText, parts: list[str], strict: bool) ->
 
 
 def _name_not_utf8(text: RawText) -> str:
-    """Return the first training file that is not UTF-8, or the names of all training files if none is found."""
+    """Return the name of the first training file that is not UTF-8. If none is found, return the names of all."""
     names = text.splits["train"].name
     for file in text.files:
         kind = SUFFIXES.get(Path(uncompressed_name(file)).suffix.lower(), "text")

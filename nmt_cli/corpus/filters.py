@@ -100,7 +100,7 @@ def has_many_capitals(line: str, most: float) -> bool:
 
 
 def numbers_differ(src: str, tgt: str) -> bool:
-    """Return whether each side contains some digit more often than the other side does.
+    """Return whether each side has a digit that the other side lacks or has less often, as in 12 and 13.
 
     The order of digits and the marks between them do not matter. If a side has no digits, return False, because it may
     spell numbers out.
@@ -112,7 +112,7 @@ def numbers_differ(src: str, tgt: str) -> bool:
 
 
 def check(corpus: schema.Corpus) -> None:
-    """Raise UsageError if the recipe's filters need eldc, but it is not installed or does not support the languages."""
+    """Check the filters that need eldc. Raise UsageError if eldc is not installed or does not support the languages."""
     for section in corpus.trained:
         filters, languages = section.filters, (section.src, section.tgt)
         if not filters.language and filters.swapped == "keep":

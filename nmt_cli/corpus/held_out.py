@@ -1,4 +1,4 @@
-"""Held-out sets (dev, test, general): their pairs with languages, in memory and in the files of a corpus."""
+"""Types of held-out sets (dev, test, general), and functions that write and read the sets of a corpus."""
 
 import itertools
 from collections.abc import Mapping
@@ -19,7 +19,8 @@ class HeldOutPair(NamedTuple):
 
 
 HeldOut = dict[str, list[HeldOutPair]]  # name of a set -> its pairs
-# Runs of consecutive lines with the same languages, for each set: (source language, target language, number of lines).
+# Name of a set -> its runs of consecutive lines with the same languages. A run is (source language, target language,
+# number of lines).
 Languages = dict[str, list[tuple[str, str, int]]]
 
 

@@ -28,10 +28,10 @@ Ints = npt.NDArray[np.int64]
 Hashes = npt.NDArray[np.uint64]
 Map = Callable[[Callable[[Chunk], Any], Iterable[Chunk]], Iterable[Any]]
 SHARE = 20  # a held-out set has at most 1/20 of the pairs of the text it is taken from
-# For each set: the text it is taken from (0 is the user's text, 1 the general text), and the phase (see `spread`).
+# Set -> (number of the text it is taken from, phase for `spread`). Text 0 is the user's text, text 1 the general text.
 FROM = {"dev": (0, 0.25), "test": (0, 0.75), "general": (1, 0.5)}
-# Maximum number of pairs in a held-out group, or 1/20 of the set if that is more. Many similar pairs would make
-# a poor test set.
+# Maximum number of pairs in a held-out group. For sets of more than 200 pairs, the maximum is 1/20 of the set. Many
+# similar pairs would make a poor test set.
 LARGEST = 10
 
 
@@ -89,10 +89,10 @@ def spread(group: Ints, sizes: Ints, wanted: int, phase: float, taken: npt.NDArr
     for number, (start, end) in enumerate(itertools.pairwise(starts)):
         if count > number:
             continue  # a group of several pairs from an earlier interval makes up for this interval
-        for candidate in group[start:end]:
-            if not taken[candidate] and count + sizes[candidate] <= wanted:
-                taken[candidate] = True
-                count += sizes[candidate]
+        for index in group[start:end]:
+            if not taken[index] and count + sizes[index] <= wanted:
+                taken[index] = True
+                count += sizes[index]
                 break
 
 
@@ -121,9 +121,9 @@ def held_out_pairs(
 
     dev and test are taken from the user's text, general from the general text. Unusable pairs are ignored (see
     `hash_chunk`), and only the first of several equal pairs is held out. A text of fewer than SHARE pairs yields no
-    set. `map_chunks` may use several processes. `open_named` opens the named corpora in corpus.sources, again for each
-    reading. Takes about 100 bytes of memory per pair. Raises DataError if no pair of a text of SHARE pairs or more can
-    be held out.
+    set. `map_chunks` may use several processes. `open_named` opens the named corpora in corpus.sources. It
+    is called again for each reading. Takes about 100 bytes of memory per pair. Raises DataError if a text has SHARE
+    pairs or more, but none can be held out.
     """
     named = held_out_files(corpus)
     by_source = {entry.split for entry in corpus.sources}

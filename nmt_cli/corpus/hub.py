@@ -23,7 +23,7 @@ HUB_SPLITS = {"train": {"train"}, "dev": {"validation", "valid", "dev", "val"}, 
 
 
 class HubSource(Source):
-    """WMT14 at its pinned commit, or hub:OWNER/NAME at the given revision, by default the newest commit."""
+    """WMT14 at its pinned commit, or hub:OWNER/NAME@REVISION. Without @REVISION, the newest commit is read."""
 
     def __init__(self, corpus: schema.Corpus, mirror: Path | None) -> None:
         super().__init__(corpus, mirror)
@@ -128,7 +128,7 @@ class HubSource(Source):
     def chunks(self, data: Any) -> Iterator[Chunk]:
         """Yield the pairs of a split.
 
-        They are either in the column `translation`, which holds both languages, or in one column per language.
+        The pairs are either in the column `translation`, which holds both languages, or in one column per language.
         """
         limit = self.corpus.limit
         tables = data.with_format("arrow").iter(min(CHUNK, limit or CHUNK))

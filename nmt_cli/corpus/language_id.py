@@ -56,7 +56,7 @@ def _accepted(language: str) -> frozenset[str]:
 
 
 def knows(language: str) -> bool:
-    """Return whether eldc is installed and knows a language, or one that is easily mistaken for it."""
+    """Return whether eldc knows a language or one easily mistaken for it. Without eldc, return False."""
     return bool(_accepted(language))
 
 

@@ -63,7 +63,7 @@ def folded(code: str) -> str:
 
 
 def near(code: str) -> set[str]:
-    """Return the codes, without scripts and regions, of a language and of languages that are easily mistaken for it."""
+    """Return a set of `code` and the codes of languages easily mistaken for it. `code` has no script and no region."""
     return next((group for group in _NEAR if code in group), {code})
 
 
@@ -85,14 +85,14 @@ def shortest(code: str) -> str:
 
 
 def is_same(code: str, other: str) -> bool:
-    """Return whether two codes have the same language, and not two different scripts. Their regions may differ."""
+    """Return whether two codes have the same language. Regions may differ; scripts may not, if both codes have one."""
     code, other = folded(code), folded(other)
     scripts = {part for part in f"{code}-{other}".split("-") if len(part) == 4}
     return base_of(code) == base_of(other) and len(scripts) < 2
 
 
 def match(code: str, known: list[str]) -> str | None:
-    """Return the known code that equals `code`, or else the first known code of the same language, or None.
+    """Return the known code that equals `code`, else the first of the same language. Return None if there is none.
 
     For Chinese, a code with the same script is preferred. Norwegian (no) and Bokmål (nb) match each other if nothing
     else matches.

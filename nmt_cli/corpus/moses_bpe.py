@@ -1,8 +1,8 @@
 """The tokenizer of Argos packages that contain `bpe.model`: Moses tokenization, then subword-nmt's byte-pair encoding.
 
 It encodes and decodes as argostranslate does (argostranslate/tokenizer.py). A token ends with `@@` if the next token
-continues its word. The tokenizer file is JSON with the language, subword-nmt's codes, the tokens in the order of their
-ids, and the hidden tokens, which decode to nothing.
+continues its word. The tokenizer file is JSON with the language, subword-nmt's codes (learned merges),
+the tokens in the order of their ids, and the hidden tokens, which decode to nothing.
 """
 
 import functools
@@ -22,7 +22,7 @@ SPACE = "\u2581"
 END = "</w>"  # marks the end of a word in subword-nmt's codes
 VERSIONS = ("0.1", "0.2")  # supported versions of subword-nmt's codes; in 0.2, END is part of a word's last symbol
 MAX_MERGES = 200_000  # typically, there are 10,000 to 100,000
-CACHED_WORDS, LONGEST_CACHED = 1 << 13, 40  # maximum number of cached words, and of characters in a cached word
+CACHED_WORDS, LONGEST_CACHED = 1 << 13, 40  # maximum number of cached words; maximum length of each in characters
 LONGEST = 500  # characters; longer words are split, because sacremoses takes quadratic time for some of them
 MOST_FIRST = 2  # a source may begin with at most two tokens such as >>deu<<: its target language and a tag
 _FIRST_TOKEN = re.compile(r"(>>[^<> ]+<<)(?: |$)")
@@ -58,7 +58,7 @@ class Codes:
     """The merges that subword-nmt learned, in the order in which it learned them."""
 
     def __init__(self, text: str, file: Path) -> None:
-        """Parse codes. Raise DataError if they are damaged or unsupported; `file` is used only in its message."""
+        """Parse codes. Raise DataError if they are damaged or unsupported. `file` is only named in messages."""
         lines = text.replace("\r\n", "\n").replace("\r", "\n").removesuffix("\n").split("\n")
         header = lines[0].startswith("#version:")
         version = lines[0].removeprefix("#version:").strip() if header else VERSIONS[0]
@@ -179,10 +179,10 @@ class MosesBpe:
         return "\u2047" if self._names[token] == UNK else self._names[token]
 
     def spell(self, ids: Sequence[int]) -> list[str]:
-        """Return, for each token, its part of the decoded text, with ▁ for a space before it.
+        """Return the part of the decoded text that each token makes up, with ▁ for a space before it.
 
-        If detokenization changed anything but spaces, return the subword tokens instead, without @@, and with ▁ before
-        each one that begins a Moses token.
+        If detokenization changed anything but spaces, return the subwords themselves instead. They have no @@, and a
+        subword that begins a Moses token has ▁ before it.
         """
         text, at = f" {self.decode(ids)}", 0
         pieces = list[str]()

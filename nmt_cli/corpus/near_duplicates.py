@@ -4,10 +4,10 @@ Lines are compared after folding: letter case and punctuation are removed, each 
 Japanese character becomes a word. Two lines are near-duplicates if the Jaccard index of their word sets (the number of
 shared words divided by the number of different words in the two lines) is at least 0.6.
 
-Prefix filtering (Bayardo, Ma and Srikant 2007) finds all near-duplicates without comparing every pair of lines: it
-compares only lines that share one of their rarest words, as all near-duplicates do. Only the held-out lines are
-indexed, so memory does not grow with the training text. The time grows with the number of matches: in text made from a
-few templates, a line may match thousands of held-out lines.
+Near-duplicates always share one of their rarest words. So prefix filtering (Bayardo, Ma and Srikant 2007) compares only
+lines that share such a word, and still finds all near-duplicates. Only the held-out lines are indexed, so memory does
+not grow with the training text. The time grows with the number of matches: in text made from a few templates, a line
+may match thousands of held-out lines.
 """
 
 import bisect
@@ -85,9 +85,9 @@ class Index:
                 self._lines[rank].append(line)
 
     def find(self, line: str) -> tuple[Sequence[int], set[int]]:
-        """Return the indices of held-out lines that equal a training line after folding, and of its near-duplicates.
+        """Return the indices of held-out lines: of those equal to `line` after folding, and of its near-duplicates.
 
-        The near-duplicates include the equal lines.
+        `line` is a training line. The near-duplicates include the equal lines.
         """
         folded = fold(line)
         words = set(folded)
@@ -99,9 +99,9 @@ class Index:
         unknown = size - len(known)  # number of words that are in no held-out line; these count as the rarest
         for rarer_words, rank in enumerate(sorted(known)[: len(known) - needed + 1], unknown):
             if sizes := self._sizes.get(rank):
-                # Held-out lines that share a rarer word are already candidates. Other lines share at most
-                # size - rarer_words words with this line, which limits the size of their word sets: a Jaccard index
-                # shared / (a + b - shared) >= 3/5 means 8 * shared >= 3 * (a + b).
+                # Held-out lines that share a rarer word are already candidates. Any other held-out line shares at most
+                # size - rarer_words words with this line. Let b be the size of its word set. A Jaccard index
+                # shared / (size + b - shared) >= 3/5 means 8 * shared >= 3 * (size + b). The largest b follows.
                 most = 8 * (size - rarer_words) // 3 - size
                 first, end = bisect.bisect_left(sizes, needed), bisect.bisect_right(sizes, most)
                 candidates.update(self._lines[rank][first:end])
@@ -134,7 +134,7 @@ class HeldOutIndex:
 
 
 def load(directory: Path, unescape: bool, target: str) -> HeldOutIndex:
-    """Index the held-out lines in a directory (dev.src and so on), repaired as cleaning with `unescape` would.
+    """Index the held-out lines in a directory (dev.src and so on). First, repair them as cleaning repairs text.
 
     The index is empty if `target`, the target language, is LABELS.
     """

@@ -36,7 +36,11 @@ class _HashedFile(io.FileIO):
 
 
 class _Streams(io.RawIOBase):
-    """Decompresses concatenated streams. Unlike BZ2File and LZMAFile, refuses other data after a stream."""
+    """Decompresses concatenated streams.
+
+    A stream may be followed by another stream or by zero bytes. All other data after a stream raise an error, whereas
+    BZ2File and LZMAFile would ignore them.
+    """
 
     def __init__(self, packed: Any, decompressor: Callable[[], Any]) -> None:
         self.packed = packed
@@ -70,7 +74,7 @@ def uncompressed_name(path: Path) -> str:
 
 @contextlib.contextmanager
 def opened(path: Path, hashes: dict[Path, str]) -> Iterator[io.BufferedReader]:
-    """Open a plain or compressed file. If the `with` block reads it to the end, store its SHA-256 in `hashes`.
+    """Open a plain or compressed file. If the `with` block reads the file to the end, store its SHA-256 in `hashes`.
 
     Raises MissingError if the file does not exist, and DataError if it is truncated or corrupt.
     """
@@ -86,9 +90,10 @@ def opened(path: Path, hashes: dict[Path, str]) -> Iterator[io.BufferedReader]:
 
 @contextlib.contextmanager
 def decompressing(packed: Any, name: str) -> Iterator[io.BufferedReader]:
-    """Yield a file with the content of an open binary file, decompressed if `name` ends with one of COMPRESSIONS.
+    """Yield a file that reads from the open binary file `packed`.
 
-    Raises DataError if the file is truncated or corrupt.
+    If `name` ends with one of COMPRESSIONS, the content is decompressed. Raises DataError if the content is truncated
+    or corrupt.
     """
     suffix = Path(name).suffix
     try:
@@ -117,9 +122,9 @@ def _decompressed(packed: Any, suffix: str) -> Any:
 
 @contextlib.contextmanager
 def compressing(raw: IO[bytes], name: str) -> Iterator[IO[bytes]]:
-    """Yield a file that writes to `raw`, compressed if `name` ends with one of COMPRESSIONS.
+    """Yield a file that writes to `raw`. If `name` ends with one of COMPRESSIONS, the data are compressed.
 
-    The same data always give the same bytes.
+    The output contains no time of writing, so equal data give equal bytes.
     """
     suffix = Path(name).suffix
     if suffix == ".gz":

@@ -1,18 +1,18 @@
 """Parts of a corpus that several machines prepare together in a shared directory.
 
-A part is a run of about PART_PAIRS consecutive training pairs. (The parts of the corpus, such as its sources, are
-something else.) A bucket is a range of pair hashes. Each of these directories is written once, or once for each part N
-or bucket B:
+A part is a run of about PART_PAIRS consecutive training pairs, whereas "a part of the corpus" is the text of one
+source. A bucket is a range of pair hashes. The shared directory contains these directories, where N is the number of a
+part and B the number of a bucket:
 
 job            the settings and input files, which must be the same for all shards
 held-out       the held-out pairs
 cleaned/N      the cleaned text of part N, and the hashes of its pairs in ascending order
-text           the number of parts and the hashes of the files, from the first shard that has read the whole text
-repeated/B     positions, in the whole cleaned text, of pairs with a hash in bucket B that equal an earlier pair
+text           the number of parts and the hashes of the input files, stored by the first shard that has read all text
+repeated/B     the pairs that equal an earlier pair and have a hash in bucket B, as positions in the whole cleaned text
 tokenizer      the tokenizer, and the held-out text
 encoded/N      the token ids of part N
 
-A directory is committed by one rename, and never changes. Its manifest contains the hashes of its files.
+Each of them is committed by one rename, and never changes. Its manifest contains the hashes of its files.
 """
 
 import functools
@@ -51,9 +51,9 @@ def keep(target: Path, files: dict[str, bytes], entries: dict[str, Any]) -> None
 def entries_of(directory: Path, *, content: bool = False, later: Path | None = None) -> dict[str, Any]:
     """Return the entries that `keep` stored in a committed directory.
 
-    Raises DataError if the directory is missing, or if the entries or the sizes of the files have changed. If
-    `content`, the hashes of the files are checked, too. `later` is a directory that was made from these files. The
-    error advises the user to remove it as well, because it may contain the same damage.
+    Raises DataError if the directory is missing or damaged. This function checks the entries and the sizes of the
+    files and, with `content`, also the hashes of the files. `later` is a directory that was made from these files.
+    The error advises the user to remove `later` as well, because it may contain the same damage.
     """
     try:
         manifest = artefact.verify(directory, KIND, content=content)
@@ -117,7 +117,7 @@ class Cleaned:
     directory: Path  # the shared directory
     starts: tuple[int, ...]  # position of the first pair of each part, followed by the total number of pairs
     ends: store.Lengths  # position where each part of the corpus ends
-    drops_duplicates: tuple[bool, ...]  # whether each part of the corpus drops duplicates
+    drops_duplicates: tuple[bool, ...]  # for each part of the corpus, whether duplicates are dropped
 
     @property
     def parts(self) -> int:
@@ -189,7 +189,7 @@ class Cleaned:
 
 
 def _before(hashes: npt.NDArray[np.uint64], bound: int) -> int:
-    """Return how many of the sorted hashes are below `bound`, judged by their first 8 bytes."""
+    """Return how many of the sorted hashes have first 8 bytes below `bound`."""
     first, end = 0, len(hashes)
     while first < end:  # a binary search by NumPy would read the whole file
         middle = (first + end) // 2

@@ -47,9 +47,9 @@ class PrepareOptions:
     overwrite: bool = False
     dry_run: bool = False
     wait: bool = False  # wait for other shards instead of raising a BusyError that names them
-    strict: bool = False  # raise DataError instead of warning about a wrong encoding, or shifted or swapped sides
+    strict: bool = False  # raise DataError, not only warn, if an encoding is wrong or sides are shifted or swapped
     translate: synthetic.Translate | None = None  # required for corpus.synthetic
-    translate_units: synthetic.TranslateUnits | None = None  # required for several machines to share the translation
+    translate_units: synthetic.TranslateUnits | None = None  # required if several machines share the translation
 
     @property
     def processes(self) -> int:
@@ -117,7 +117,7 @@ class Preparation:
         # Older versions of nmt had fewer settings. A setting that is not stored had its default value.
         stored = loading.merge(prepared_settings(schema.Corpus()), manifest.get("recipe", {}))
         differences = loading.differences(stored, prepared_settings(corpus))
-        # With names, to notice swapped files.
+        # Compare names as well, because swapped files have the same set of hashes.
         prepared = {(file["name"], file["sha256"]) for file in manifest["sources"]}
         files = self.source.local_files() + self.chosen_files()
         changed = [file for file in files if (file.name, artefact.sha256(file)) not in prepared]
@@ -127,12 +127,12 @@ class Preparation:
             differences.append(f"{reused[0]} gained or lost a separate target model")
         if differences:
             found = f"{out} was prepared from other inputs ({'; '.join(differences)[:500]})"
-            advice = "Run nmt prepare with --overwrite, or choose another --out (for reproduce: --data)"
+            advice = "Run nmt prepare with --overwrite, or choose another --out (with nmt reproduce, another --data)"
             raise OutputError(f"{found}. {advice}")
         return True
 
     def chosen_files(self) -> list[Path]:
-        """Return the files that the corpus depends on besides its text: tokenizer, words, inputs of synthetic text."""
+        """Return the files of the reused tokenizer, its word counts, and the files for corpus.synthetic, if any."""
         return reused_tokenizer(self.corpus) + reused_words(self.corpus) + synthetic.files_of(self.corpus)
 
     def run(self) -> None:
@@ -190,7 +190,10 @@ class Preparation:
         return text
 
     def hold_out(self, text: RawText) -> HeldOut:
-        """Return the pairs of each held-out set, from its own files or from the training text (corpus.hold_out)."""
+        """Return the pairs of each held-out set.
+
+        With corpus.hold_out, sets without their own files are taken from the training text and the general text.
+        """
         open_named = partial(self.source.open_named, self.out.parent / "downloads", self.work / "input")
         held_out = {split: held_out_set(text, split, self.corpus) for split in text.splits if split != "train"}
         with stages.Pool(self.options.processes) as pool:
@@ -334,7 +337,7 @@ def reused_tokenizer(corpus: schema.Corpus) -> list[Path]:
 
 
 def reused_words(corpus: schema.Corpus) -> list[Path]:
-    """Return [file] with the word counts of the reused tokenizer, or [] if that file is missing or not used."""
+    """Return a list with the word-count file of the reused tokenizer. Return [] if it is missing or not used."""
     file = words.beside(Path(corpus.tokenizer.file)) if corpus.tokenizer.file and corpus.tokenizer.words else None
     return [file] if file and file.is_file() else []
 
@@ -342,8 +345,9 @@ def reused_words(corpus: schema.Corpus) -> list[Path]:
 def held_out_set(text: RawText, split: str, corpus: schema.Corpus) -> list[HeldOutPair]:
     """Return the pairs of a held-out set from its own files.
 
-    The pairs are not cleaned, but a BOM at the start and CRs at line ends are removed, and line feeds within a side, as
-    in parquet files, become spaces. Raises DataError if a line is too long or not UTF-8, or if the set is empty.
+    The pairs are not cleaned. Only a BOM at the start and CRs at line ends are removed. Line feeds, which a side from a
+    parquet file may contain, become spaces. Raises DataError if a line is too long or not UTF-8, or if the set is
+    empty.
     """
     pairs, source = list[HeldOutPair](), text.splits[split]
     raw_pairs = (
@@ -367,7 +371,7 @@ def held_out_set(text: RawText, split: str, corpus: schema.Corpus) -> list[HeldO
 def training_chunks(text: RawText, limit: int | None) -> Iterator[Chunk]:
     """Return an iterator over the first `limit` training pairs, or over all if `limit` is None.
 
-    At the end of the text, the iterator checks the number of pairs.
+    If the iterator reaches the end of the text, it checks the number of pairs.
     """
     chunks = checked_chunks(text, "train")
     return first_pairs(chunks, limit) if limit else chunks

@@ -1,4 +1,4 @@
-"""Rows of parallel text that one process reads and another parses, because parsing takes longer than reading."""
+"""Rows of parallel text. One process reads them and other processes parse them, because parsing takes longer."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -7,8 +7,9 @@ from typing import Any
 
 # The source, target and score of a pair. A side of more than MAX_LINE_BYTES is None.
 Row = tuple[bytes | None, bytes | None, float | None]
-Piece = tuple[int, int, int, Any]  # line or row number for messages, number of rows, approximate bytes, content
-Parse = Callable[[int, Any], Iterable[Row]]  # (line or row number, content of the piece) -> rows
+# The number of a piece's first line or row (for messages), the number of its rows, its approximate bytes, its content.
+Piece = tuple[int, int, int, Any]
+Parse = Callable[[int, Any], Iterable[Row]]  # (number of the first line or row, content of the piece) -> rows
 
 
 @dataclass(frozen=True)
@@ -23,7 +24,7 @@ class Unparsed:
     """Pieces of a file that are parsed on first use. Pickling does not parse them."""
 
     def __init__(self, pieces: list[tuple[int, Any]], count: int, parse: Parse) -> None:
-        self.pieces = pieces  # (line or row number, content) of each piece
+        self.pieces = pieces  # (number of the first line or row, content) of each piece
         self.count = count  # number of rows in all pieces
         self.parse = parse
 

@@ -11,7 +11,7 @@ from nmt_cli.recipe import schema
 from nmt_cli.system.console import warn
 from nmt_cli.system.errors import DataError, MissingError
 
-MOST_COUNTED = 1 << 30  # bytes of all files together; if they are larger, a dry run does not count the pairs
+MOST_COUNTED = 1 << 30  # a dry run counts the pairs only if all files together have at most this number of bytes
 
 
 @dataclass(frozen=True)
@@ -37,8 +37,8 @@ class RawText:
 def checked_chunks(text: RawText, split: str, setting: str | None = "corpus.rows") -> Iterator[Chunk]:
     """Yield the pairs of a split, and then check their number.
 
-    If the number is wrong, raise DataError with the advice of `text`, or only warn if `text` has no advice. For
-    training pairs, the error also offers to accept the number with `setting`, if given.
+    If the number is wrong, raise DataError with the advice of `text`. If `text` has no advice, only warn. For training
+    pairs, the error also names `setting`, if given, because the user can accept the number with this setting.
     """
     rows, expected = 0, text.splits[split].rows
     for chunk in text.splits[split].chunks:
@@ -59,7 +59,7 @@ def text_bytes(files: Iterable[Path]) -> int:
 
 
 def first_pairs(chunks: Iterable[Chunk], count: int) -> Iterator[Chunk]:
-    """Yield the first `count` pairs, or all of them if there are fewer. Read no further."""
+    """Yield the first `count` pairs, or all of them if there are fewer. Do not read the chunks after them."""
     for chunk in chunks:
         if len(chunk.src) >= count:
             yield chunk._replace(src=chunk.src[:count], tgt=chunk.tgt[:count], scores=chunk.scores[:count])
@@ -69,7 +69,7 @@ def first_pairs(chunks: Iterable[Chunk], count: int) -> Iterator[Chunk]:
 
 
 class Source(ABC):
-    """A source of raw text for one corpus section, perhaps from a local mirror instead of the network."""
+    """A source of raw text for one corpus section. If a local mirror is given, it is read instead of the network."""
 
     generated: bool = False  # whether a program generated the text
 
@@ -88,7 +88,7 @@ class Source(ABC):
         """Address, directory or description of the source."""
 
     def open_named(self, downloads: Path, work: Path) -> Mapping[int, RawText]:
-        """Open each named corpus in corpus.sources, as `open` does. Return the texts by index in corpus.sources."""
+        """Open each named corpus in corpus.sources, as `open` does. In the result, key i has the text of entry i."""
         return {}
 
     @abstractmethod

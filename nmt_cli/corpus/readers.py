@@ -20,15 +20,15 @@ FilePair = tuple[str, str]  # paths of the source side and the target side
 
 
 class Chunk(NamedTuple):
-    """Pairs of raw lines that are processed together, usually up to CHUNK. A line over MAX_LINE_BYTES is None."""
+    """Pairs of raw lines that are processed together, usually at most CHUNK. A line over MAX_LINE_BYTES is None."""
 
     src: Sequence[bytes | None]
     tgt: Sequence[bytes | None]
-    repetition: int = 0  # number of earlier entries with the same files: 0 and 1 for the entries [a, a]
+    repetition: int = 0  # number of earlier entries with the same files: 0, then 1, if the entries are [a, a]
     source: int | None = None  # index in corpus.sources
     part: int = 0  # number of the part of the corpus, from 0, in the order of the manifest
     scores: Sequence[float | None] = ()  # score of each pair, if the source has a column of scores
-    languages: tuple[str, str] | None = None  # set for synthetic text, whose source lines already have tag tokens
+    languages: tuple[str, str] | None = None  # (src, tgt) of synthetic text, which already has its tag tokens
 
 
 def check_plain(data: bytes, name: str) -> None:
@@ -60,11 +60,12 @@ def read_lines(path: Path) -> list[str]:
 def raw_lines(path: Path, hashes: dict[Path, str]) -> Iterator[bytes | None]:
     """Yield the lines of a plain or compressed file as bytes without line feeds. Yield None for an overlong line.
 
-    At the end of the file, store its SHA-256 in `hashes`. Raises DataError if the file has another format.
+    At the end of the file, store its SHA-256 in `hashes`. Raises DataError if its name or its first bytes belong
+    to another format, such as XLIFF or UTF-16.
     """
     if uncompressed_name(path).endswith((".tsv", ".csv", ".tmx", ".xlf", ".xliff", ".jsonl", ".parquet", ".mrg")):
         advice = "List it under corpus.sources, or convert it to plain text, one file per side"
-        raise DataError(f"{path} is not plain text in one language. {advice} (for trees, set corpus.format=trees)")
+        raise DataError(f"{path} is not plain text in one language. {advice}. For trees, set corpus.format=trees")
     with opened(path, hashes) as file:
         check_plain(file.peek(4), str(path))
         yield from lines_of(file)

@@ -40,7 +40,7 @@ from nmt_cli.system.errors import BusyError, OutputError, UsageError
 from nmt_cli.system.shard import Shard
 
 POLL_SECONDS = 5.0
-WORK = {  # for each step, the words that messages use for its unfinished work
+WORK = {  # how messages describe the unfinished work of each step, after "2 of 8"
     "cleaned": "parts are not cleaned",
     "repeated": "buckets of hashes are not compared",
     "encoded": "parts are not encoded",
@@ -80,7 +80,7 @@ def prepare_shard(corpus: schema.Corpus, out: Path, options: PrepareOptions, sha
 
 
 class _CompletedError(Exception):
-    """Raised if another shard has committed the corpus."""
+    """Another shard has committed the corpus."""
 
 
 def _numbered_result(function: Callable[[Any], Any], job: tuple[int, Any]) -> tuple[int, Any]:
@@ -132,7 +132,7 @@ class _ShardPreparation(Preparation):
         return [number for number in range(total) if number not in present]
 
     def _unfinished(self, step: str, total: int) -> str:
-        """Return a message about the unfinished work of a step and the shards to run, or "" if the step is finished."""
+        """Return a message with the unfinished work of a step and the shards to run. Return "" if nothing is left."""
         missing = self._missing(step, total)
         shards = sorted({number % self.shard.workers + 1 for number in missing})
         listed = ", ".join(f"{number}/{self.shard.workers}" for number in shards[:MAX_LISTED])
@@ -146,8 +146,8 @@ class _ShardPreparation(Preparation):
     def _wait_for(self, unfinished: Callable[[], str]) -> None:
         """Wait for other shards to finish a step. `unfinished` returns a message, or "" if the step is finished.
 
-        Do not wait, but raise _CompletedError, if another shard has committed the corpus. Otherwise, raise BusyError
-        unless `options.wait` is set.
+        Raise _CompletedError if another shard has committed the corpus. Without `options.wait`, raise BusyError instead
+        of waiting.
         """
         told = ""
         while reason := unfinished():
@@ -207,7 +207,7 @@ class _ShardPreparation(Preparation):
         parts_read = [0]  # number of parts that have begun; a list, so that `jobs` can change it
 
         def jobs() -> Iterator[tuple[int, Chunk]]:
-            pairs = parts.PART_PAIRS  # as if a part were full, so that the first chunk begins part 0
+            pairs = parts.PART_PAIRS  # as many as in a full part, so that the first chunk begins part 0
             for chunk in prepare.training_text(text, files, self.corpus):
                 if pairs >= parts.PART_PAIRS:
                     parts_read[0] += 1
@@ -237,7 +237,7 @@ class _ShardPreparation(Preparation):
     def _translate(self, held_out: HeldOut) -> None:
         """Translate this shard's share of the text of corpus.synthetic.
 
-        Shards other than 1 then wait until shard 1 has joined the translations of all shards, in `make_synthetic`.
+        Shard 1 joins the translations of all shards later, in `make_synthetic`. The other shards wait for this.
         """
         files = self.translate_share(held_out, self.shard)
 

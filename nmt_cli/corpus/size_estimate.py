@@ -21,10 +21,10 @@ def show(source: Source, out: Path, processes: int) -> None:
     corpus, size, counted = source.corpus, source.size(), source.count_pairs()
     pairs = counted or size.pairs or (size.text_bytes and size.text_bytes // BYTES_PER_PAIR) or corpus.limit
     pairs = pairs and min(pairs, corpus.limit or pairs)
-    # Measured with tests/benchmarks/prepare_speed.py on 2 cores of a Zen 4 machine, with WMT news text. The second
-    # term is the time to train the tokenizer.
+    # The first term is the time to clean and encode the text, the second the time to train the tokenizer. The numbers
+    # were measured with tests/benchmarks/prepare_speed.py on 2 cores of a Zen 4 machine, with WMT news text.
     seconds = pairs and pairs / (4000 * processes) + 60 * min(1.0, pairs / 1e6)
-    memory = max(1300, 150 + 100 * processes)  # MB: training the tokenizer, or the workers, whichever needs more
+    memory = max(1300, 150 + 100 * processes)  # MB: the larger of the tokenizer training and the workers
 
     def shown(count: float | None, unit: str = " MB") -> str:
         return "unknown" if count is None else f"{count:,.0f}{unit}"

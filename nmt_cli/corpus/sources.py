@@ -63,7 +63,7 @@ def _source_of_entry(corpus: schema.Corpus, index: int, mirror: Path | None) -> 
     rows = NAMED_CORPORA.get(str(entry.corpus), {}).get("rows")
     languages = {"src": section.src, "tgt": section.tgt}
     named = schema.Corpus(name=entry.corpus, config=entry.config, rows=rows, limit=corpus.limit, **languages)
-    # A mirror may hold one subdirectory per data set, named without the revision.
+    # A mirror may hold one subdirectory per data set. The name of the subdirectory omits the revision.
     if mirror and (own := mirror / named.directory.name.partition("@")[0]).is_dir():
         mirror = own
     return source_of(named, mirror)
@@ -79,7 +79,7 @@ def choose(name: str | None, given: dict[str, Any], out: Path | None, overrides:
     values = {key: value for key, value in given.items() if value is not None}
     if "tokenizer" in values:
         values["tokenizer"] = {"file": str(values["tokenizer"])}
-    # Two lists of files or, if `name` has both languages, two lists of one language code or column each.
+    # Lists of files. If `name` has both languages, each list has one language code or column name instead.
     src, tgt = values.pop("src", None), values.pop("tgt", None)
     if bool(src) != bool(tgt):
         raise UsageError("one side is missing. Pass both --src FILE and --tgt FILE")
@@ -116,8 +116,8 @@ def choose(name: str | None, given: dict[str, Any], out: Path | None, overrides:
 def _check_codes(name: str, *sides: list[str]) -> None:
     """Raise UsageError unless each side is exactly one language code.
 
-    For a hub data set, a .jsonl file or a .parquet file, the name of a column or key is also accepted, unless a file of
-    that name exists.
+    If `name` is a hub data set, a .jsonl file or a .parquet file, a side may also be the name of a column or key, but
+    not the path of an existing file.
     """
     is_column = name.startswith("hub:") or name.endswith((".jsonl", ".parquet"))
     for codes in sides:
@@ -141,7 +141,7 @@ def _section_of_recipe(name: str, overrides: Sequence[str]) -> dict[str, Any]:
 
 
 def _language_of(file: str) -> str | None:
-    """Return the language code in the suffix of a file name, such as zh for news.zh-CN.gz, or None."""
+    """Return the language code in the suffix of a file name: zh for news.zh-CN.gz, and None for news.txt."""
     stem = re.sub(r"(?<!\.gz)(?<!\.txt)(\.gz|\.txt)+$", "", file)
     code = re.search(r"\.([A-Za-z]{2,3})([-_][A-Za-z]{2,4})?$", stem)
     return code[1] if code and is_language(code[1]) and code[1].lower() not in _NO_LANGUAGES else None

@@ -1,7 +1,7 @@
 """The three long stages of `nmt prepare`: clean the text, train the tokenizer, and encode the text.
 
-The output does not depend on the number of workers. The stages need one byte of memory per pair, plus a constant. With
-more than about 50 million pairs, finding repeated pairs needs three bytes per pair.
+The output does not depend on the number of workers. The stages need one byte of memory per pair, plus a constant. If
+there are more than about 50 million pairs, the search for repeated pairs needs three bytes per pair instead.
 """
 
 import contextlib
@@ -37,7 +37,7 @@ SERIAL_JOBS = 8  # with fewer jobs, starting worker processes takes longer than 
 STOPPING = {signal.SIGINT, signal.SIGTERM}  # signals that stop a preparation
 SAMPLE_PAIRS = 1_000_000  # number of random pairs that the tokenizer is trained on
 LONG_TRAINING = 100_000  # pairs; on fewer, training a tokenizer takes only seconds
-HASHES_AT_ONCE = 2_000_000  # they take 32 MB of memory, or about 100 MB while they are sorted
+HASHES_AT_ONCE = 2_000_000  # hashes sorted together; they take 32 MB of memory, or about 100 MB during sorting
 
 
 def _serve(link: Any, parent: int) -> None:
@@ -91,7 +91,7 @@ class Pool(contextlib.AbstractContextManager["Pool"]):
     def _start(self) -> None:
         """Start the missing workers. Meanwhile, block signals, because an interrupted start prints a traceback."""
         context = multiprocessing.get_context("spawn")  # a fork would copy locks that threads of the parent hold
-        resource_tracker.ensure_running()  # before signals are blocked, because this call unblocks them
+        resource_tracker.ensure_running()  # outside the block below, because this call unblocks signals
         with signals_blocked(STOPPING):
             while len(self._processes) < self.workers:
                 link, worker_end = context.Pipe()
@@ -164,10 +164,10 @@ def clean(
 
 
 def find_repeated(file: Path, wanted: bool) -> Repeated:
-    """Return, for each 16-byte hash in `file`, whether it equals an earlier hash. If not `wanted`, all are False.
+    """Return, for each 16-byte hash in `file`, whether it equals an earlier hash. If not `wanted`, return only False.
 
-    To limit memory, each pass over the file compares only the hashes that have the same remainder modulo the number of
-    passes.
+    To limit memory, read a large file several times. Of n passes, pass i compares only the hashes with remainder i
+    modulo n.
     """
     size = file.stat().st_size // 16
     repeated, passes = np.zeros(size, bool), -(-size // HASHES_AT_ONCE) if wanted else 0
@@ -183,9 +183,9 @@ def find_repeated(file: Path, wanted: bool) -> Repeated:
 
 
 def spans(start: int, end: int, ends: Lengths) -> Iterator[tuple[int, int, int]]:
-    """Divide the positions from `start` to `end` in the cleaned text into chunks, each within one part of the corpus.
+    """Divide the positions from `start` to `end` in the cleaned text into chunks. Yield (start, end, part) for each.
 
-    `ends` are the end positions of the parts. Yield (start, end, part) for each chunk.
+    A chunk lies within one part of the corpus. `ends` are the end positions of the parts.
     """
     cuts = sorted({*range(start, end, CHUNK), *ends[(start < ends) & (ends < end)].tolist(), end})
     for first, last in itertools.pairwise(cuts):
@@ -242,7 +242,8 @@ def train_tokenizer(lines: Sample, pairs: int, corpus: schema.Corpus, pool: Pool
     and target. `pairs` is the number of pairs in the cleaned text.
     """
     # If a signal arrives while SentencePiece reads a Python iterator, SentencePiece raises an error of its own.
-    # Therefore, long training runs in a worker, which ignores signals, and short training first collects a list.
+    # Therefore, if there are many pairs, the training runs in a worker, because workers ignore signals. If there are
+    # few, the training first collects the lines in a list.
     if pairs > LONG_TRAINING:
         return next(pool.calls(functools.partial(_train, corpus, iter), [lines]))
     return _train(corpus, list, lines)
@@ -256,11 +257,11 @@ load_held_out = functools.lru_cache(2)(near_duplicates.load)  # 2: with and with
 def encode_chunk(
     model: Path, corpus: schema.Corpus, chunk: TextChunk
 ) -> tuple[list[npt.NDArray[Any]], list[store.Lengths], store.Lengths, CleaningStats, near_duplicates.Flags]:
-    """Encode the pairs of a chunk. Leave out pairs that are repeated, too long, or too different in length.
+    """Encode the pairs of a chunk. Drop repeated pairs, overlong pairs, and pairs whose two lengths differ too much.
 
     If cleaning.drop_near_twins is set, also drop near-duplicates of held-out lines. Return the concatenated ids of each
-    side; the sentence lengths of each side; the indices of the kept pairs; counts of the dropped pairs; and the flags
-    of held-out lines with near-duplicates among the kept pairs. Ids and lengths include EOS.
+    side, the sentence lengths of each side, the indices of the remaining pairs, counts of the dropped pairs, and flags.
+    Ids and lengths include EOS. The flags mark the held-out lines that have near-duplicates among the remaining pairs.
     """
     src, tgt, repeats, part = chunk
     settings = corpus.trained[part].cleaning

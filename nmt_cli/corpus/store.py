@@ -28,7 +28,7 @@ from nmt_cli.system.errors import DataError, MissingError
 StoredIds = npt.NDArray[np.uint16] | npt.NDArray[np.uint32]
 Lengths = npt.NDArray[np.int64]
 KIND = "corpus"
-BLOCK = 1 << 18  # sentences whose lengths are processed together: 2 MB per side, which fits into a CPU cache
+BLOCK = 1 << 18  # sentences whose lengths are processed together; 2 MB of lengths per side fit into a CPU cache
 HELD_OUT = ("dev", "test", "general")  # names of the sets that are not trained on
 
 
@@ -67,7 +67,7 @@ class Side:
 
 
 def lines_by_pair(manifest: dict[str, Any], split: str) -> dict[tuple[str, str], list[int]]:
-    """Return, for each language pair, its line indices in a held-out set. Return {} unless there are several pairs."""
+    """Map each language pair to its line indices in a held-out set. Return {} if there is only one language pair."""
     found, start = dict[tuple[str, str], list[int]](), 0
     for src, tgt, count in manifest.get("languages", {}).get(split, []):
         found.setdefault((src, tgt), []).extend(range(start, start + count))
@@ -102,13 +102,16 @@ class Corpus:
         counts = np.zeros(longest + 1, np.int64)
         for block in self.src.length_blocks():
             counts += np.bincount(block, minlength=longest + 1)
-        position = 0.999 * (len(self.src) - 1)  # index of the percentile in the sorted lengths, usually not whole
+        position = 0.999 * (len(self.src) - 1)  # index of the percentile in the sorted lengths, usually a fraction
         before = math.floor(position)
         nearest = np.searchsorted(np.cumsum(counts), [before, min(before + 1, len(self.src) - 1)], "right")
         return math.ceil(np.quantile(nearest, position - before))
 
     def in_epoch(self, number: int) -> "Corpus":
-        """Return the training text of an epoch (from 0). A line keeps its number in all epochs, but may be empty."""
+        """Return the training text of epoch `number`, from 0. In a subclass, the text may change in each epoch.
+
+        Each line keeps its number in all epochs, but it may be empty.
+        """
         return self
 
     @property
@@ -188,8 +191,8 @@ def open_side(directory: Path, name: str, vocabulary_size: int) -> Side:
 def _checked(side: Side, vocabulary_size: int | None, file: Path) -> Side:
     """Check the ids and offsets of a side, and return the side. Raises DataError if they are damaged.
 
-    The offsets must cover all ids, there must be a sentence, no sentence may be empty, and all ids must be below
-    `vocabulary_size`, if given. `file` is the path of the ids, for the error.
+    The offsets must cover all ids. There must be at least one sentence, and no sentence may be empty. If
+    `vocabulary_size` is given, all ids must be below it. `file` is the path of the ids, for the error.
     """
     covered = side.offsets[0] == 0 and side.offsets[-1] == len(side.ids)
     shortest = min((block.min() for block in side.length_blocks()), default=0)

@@ -1,7 +1,7 @@
 """Make synthetic training pairs. One side is real text, and the other side is a model's translation of it.
 
-If a stronger model translates real source text, this is called distillation. If a reverse model translates real target
-text, it is called back-translation. Later stages clean the synthetic pairs like all others.
+In distillation, a stronger model translates real source text. In back-translation, a reverse model translates real
+target text. Later stages clean the synthetic pairs in the same way as real pairs.
 
 Translations are kept in a cache, which has one directory for each combination of model, options and text. If nmt is
 killed, the next run continues after the translations that are already in the cache. With `nmt prepare --shard`, several
@@ -39,13 +39,13 @@ from nmt_cli.system.shard import Shard
 Pairs = list[tuple[str, str]]
 # (model directory, lines, beam, sampling) -> translations in the same order.
 Translate = Callable[[Path, Iterable[str], int, bool], Iterable[str]]
-# Translates the file TEXT in a cache directory, one unit (a range of lines) at a time: (model directory, cache
-# directory, beam, sampling, worker). `worker` selects a share of the units. Without a worker, translates all remaining
-# units, joins the translations into the file TRANSLATIONS, and deletes TEXT and the units.
+# (model directory, cache directory, beam, sampling, worker) -> None. Translates the file TEXT in the cache directory,
+# one unit at a time. A unit is a range of lines, and `worker` selects a share of the units. Without a worker,
+# translates all remaining units, joins the translations into the file TRANSLATIONS, and deletes TEXT and the units.
 TranslateUnits = Callable[[Path, Path, int, bool, Shard | None], None]
 TEXT, TRANSLATIONS = "text", "translations"  # names of files in a cache directory
 FLUSH_LINES = 100  # at most this many translations are lost if nmt is killed
-SMOOTHING = 10  # characters added to both lengths, because the ratio of short lengths varies widely
+SMOOTHING = 10  # characters added to both lengths before their ratio, because ratios of short lengths vary widely
 MAX_DEVIATIONS = 5.0  # maximum distance of a log length ratio from the median, as a multiple of the spread
 MIN_SPREAD = 0.1  # lower bound on the spread of log length ratios
 
@@ -149,10 +149,10 @@ def _model(entry: schema.Synthetic) -> Path:
 
 
 def target_token(entry: schema.Synthetic, corpus: schema.Corpus) -> str:
-    """Return the target-language token that the model of an entry needs before each line, or "" if it needs none.
+    """Return the target-language token that the model of an entry needs before each line. Return "" if it needs none.
 
-    Raise DataError if the model does not translate in the direction that the entry requires. `corpus` has the languages
-    of the pairs.
+    Raise DataError if the model does not translate in the direction that the entry requires. `corpus.src` and
+    `corpus.tgt` are the languages of the pairs.
     """
     model = loading.load_stored(_model(entry) / "recipe.yaml").corpus
     wanted = (corpus.src, corpus.tgt) if entry.side == "src" else (corpus.tgt, corpus.src)
@@ -164,7 +164,7 @@ def target_token(entry: schema.Synthetic, corpus: schema.Corpus) -> str:
 
 
 def select_lines(entry: schema.Synthetic, inputs: Inputs, output: Path, stats: CleaningStats) -> None:
-    """Select the real lines to be translated, and write them to `output`: repaired, distinct, and not held out."""
+    """Write the usable real lines to `output`. Repair them, and leave out held-out lines and duplicates."""
     corpus = inputs.corpus
     lines: Iterable[tuple[bytes | None, Cleaning]]
     if entry.files:
@@ -219,12 +219,12 @@ def _cache_directory(entry: schema.Synthetic, lines_file: Path, cache: Path, tar
 
 
 def _with_target(target: str, lines: Iterable[str]) -> Iterator[str]:
-    """Yield lines without line feeds, each after the token `target` and a space, unless the token is ""."""
+    """Yield each line without its line feed. If `target` is not "", put this token and a space before the line."""
     return (f"{target} {line[:-1]}".lstrip() for line in lines)
 
 
 def _translated(real: RealText, translate: Translate | None) -> Path:
-    """Return the path of a file with a translation of each line of `real`. Translate the lines that are not cached."""
+    """Translate the lines of `real` that are not cached. Return the path of the file with all translations."""
     entry, directory = real.entry, real.directory
     model, total = _model(entry), sum(1 for _ in real.lines_file.open("rb"))
     whole, part = directory / TRANSLATIONS, directory / f"{TRANSLATIONS}.part"

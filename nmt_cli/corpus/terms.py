@@ -2,9 +2,9 @@
 
 Matching works on words. A word is a run of letters, digits and underscores, or any other single character except white
 space. Each Chinese or Japanese character is a word. A phrase matches if the text contains its words in sequence.
-Matches do not overlap: the text is scanned from its start, and the longest phrase that begins at a word wins. One
-accepted form anywhere in the translation satisfies a term, even if the phrase occurs several times, because a pronoun
-may translate the second occurrence.
+Matches do not overlap: the text is scanned from its start, and the longest phrase that begins at a word wins. A term is
+satisfied if the translation contains one accepted form. Even a phrase that occurs several times requires only one form,
+because a pronoun may translate the second occurrence.
 """
 
 import functools
@@ -30,7 +30,7 @@ class Term:
 
     source: str
     forms: tuple[str, ...]
-    any_case: bool = False  # ignore letter case when matching; constrained decoding uses the forms as listed
+    any_case: bool = False  # matching ignores letter case, but constrained decoding outputs a form as listed
     line: int = 0  # line number in the glossary file
 
     def form_in(self, translation: str) -> str | None:
@@ -49,7 +49,7 @@ def words(text: str, any_case: bool = False) -> Words:
 
 
 def _joined(some_words: Words) -> str:
-    """Join words so that substrings match whole words only."""
+    """Join words with separators, so that a search for a substring finds whole words only."""
     return "\n".join(["", *some_words, ""])
 
 
@@ -97,8 +97,8 @@ class Terms:
     def parse(cls, lines: Iterable[str], name: str = "the glossary") -> "Terms":
         """Parse lines of the form `phrase<TAB>form|form`. With `<TAB>any` at the end, the term ignores case.
 
-        Empty lines and lines that begin with # are ignored. Raises DataError if there are no terms, or, with the line
-        number, if a line is invalid or repeats a phrase.
+        Empty lines and lines that begin with # are ignored. Raises DataError if there are no terms, if a line is
+        invalid, or if a line repeats a phrase. An error in a line names the line number.
         """
         terms = []
         for number, line in enumerate(lines, 1):

@@ -1,7 +1,7 @@
 """Normalize text, and train and apply SentencePiece tokenizers.
 
-Imported models may have a separate SentencePiece model with another vocabulary for target text, in
-`tokenizer.target.model`. Instead of SentencePiece models, they may have the Moses tokenizers of `moses_bpe.py`.
+Imported models may have a separate SentencePiece model for target text, with another vocabulary. Its file is
+`tokenizer.target.model`. Other imported models have the Moses tokenizers of `moses_bpe.py` instead.
 """
 
 import functools
@@ -21,7 +21,7 @@ PAD, UNK, EOS = 0, 1, 2
 # Chinese and Japanese characters and punctuation, for use within [] of a regular expression.
 WIDE = "\u3001-\u30ff\u31f0-\u31ff\u3400-\u9fff\uf900-\ufaff\uff01-\uff9f\U00020000-\U0003ffff"
 LANGUAGE = re.compile("\u2581?(>>[^<>]+<<)")  # matches a target-language or tag token
-FIRST_TOKENS = re.compile(rf"(?:>>[^<>]+<< ?){{1,{MOST_FIRST}}}")  # matches all such tokens that begin a line
+FIRST_TOKENS = re.compile(rf"(?:>>[^<>]+<< ?){{1,{MOST_FIRST}}}")  # matches language and tag tokens that begin a line
 # All control characters, and all characters that some software treats as line ends.
 _BREAKS = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 _WITHIN_WORD = re.compile(rf"[^\W{WIDE}]|<0x..>$|<unk>$")  # matches tokens that may continue a word
@@ -38,7 +38,7 @@ _MAYBE_MARKS = re.compile(rf"[^\0-\u02ff\w\s]{{{MOST_MARKS + 1},}}")  # also mat
 
 
 def first_tokens(pieces: Sequence[str]) -> int:
-    """Return the number of target-language and tag tokens at the beginning of a source."""
+    """Return the number of target-language and tag tokens at the beginning of a source sentence."""
     return sum(1 for _ in itertools.takewhile(LANGUAGE.fullmatch, pieces[:MOST_FIRST]))
 
 
@@ -54,14 +54,14 @@ def _cut_marks(text: re.Match[str]) -> str:
 
 
 def bound_marks(line: str) -> str:
-    """Keep at most 30 combining marks in a row. NFC takes quadratic time in the number of marks in a row."""
+    """Keep at most 30 combining marks in a row, because the time of NFC grows with the square of their number."""
     sample = line[MOST_MARKS :: MOST_MARKS + 1]  # every run of more than MOST_MARKS contains one of these characters
     if sample.isascii() or not any(map(unicodedata.combining, sample)):
         return line
     return _MAYBE_MARKS.sub(_cut_marks, line)
 
 
-# Not allowed in a line that is copied untranslated: line ends, control characters except tabs, surrogates, BOMs.
+# A line that is copied untranslated must not contain line ends, control characters except tabs, surrogates or BOMs.
 _NOT_WRITTEN = re.compile("[\x00-\x08\x0a-\x1f\x7f-\x9f\u2028\u2029\ufeff\ud800-\udfff]")
 
 
@@ -171,8 +171,9 @@ def _sentencepiece(file: Path, data: bytes) -> Any:
 
 
 class Tokenizer:
-    """A SentencePiece or Moses tokenizer, loaded from a file. `target` is the tokenizer for target text, often itself.
+    """A SentencePiece or Moses tokenizer, loaded from a file.
 
+    The attribute `target` is the tokenizer for target text. Without a separate one, it is this object itself.
     The ids of the special tokens must be 0 for PAD, 1 for UNK and 2 for EOS, without BOS. Raises DataError otherwise,
     and MissingError if the file does not exist.
     """
@@ -188,14 +189,14 @@ class Tokenizer:
 
     def encode(self, lines: list[str]) -> list[list[int]]:
         """Return the token ids of normalized lines, without EOS."""
-        return [self._model.encode(line) for line in lines]  # a call with a list starts threads, which takes 2 ms
+        return [self._model.encode(line) for line in lines]  # a call with a list would take 2 ms to start threads
 
     def encode_pair(self, src: str, tgt: str) -> list[list[int]]:
         """Return the token ids of a source line and a target line, with EOS. Normalizes the lines first."""
         return [[*side.encode([normalize(text)])[0], EOS] for side, text in ((self, src), (self.target, tgt))]
 
     def language(self, ids: list[int]) -> list[int]:
-        """Return the ids of the target-language and tag tokens (`>>deu<< >>tm<<`) at the beginning of a source."""
+        """Return the ids of the language and tag tokens that begin a source sentence, such as `>>deu<< >>tm<<`."""
         return ids[: first_tokens(self.tokens(ids[:MOST_FIRST]))]
 
     def encode_arrays(self, lines: list[str]) -> list[Any]:
@@ -234,9 +235,9 @@ class Tokenizer:
 
     @functools.cached_property
     def begins(self) -> bytes:
-        """One byte per token: 0 if it may continue the word before it, 1 if that word is complete, as before EOS.
+        """One byte per token: 0 if the token may continue the word before it, 1 if it cannot (EOS, for example).
 
-        In Moses models, all bytes are 1: a word is complete after its last token, the one without @@.
+        In Moses models, all bytes are 1, because the last token of a word already ends it: only this token lacks @@.
         """
         if self.moses:
             return b"\1" * self.vocabulary_size

@@ -1,4 +1,4 @@
-"""Text from the user's parallel files, with general text mixed in if the recipe names any, and from corpus.sources."""
+"""Read the user's parallel files and the entries of corpus.sources. Mix in general text if the recipe names any."""
 
 import codecs
 import math
@@ -26,7 +26,7 @@ class UserFilesSource(Source):
     """The user's files, and the named corpora and hub data sets in corpus.sources."""
 
     def __init__(self, corpus: schema.Corpus, mirror: Path | None, named: Mapping[int, Source] | None = None) -> None:
-        """`named` maps the index of each named corpus in corpus.sources to its source."""
+        """`named[i]` is the source of entry i of corpus.sources, if the entry names a corpus."""
         super().__init__(corpus, mirror)
         self.named = named or {}
         # `self.own` is this source without the named corpora.
@@ -153,9 +153,9 @@ def split_chunks(
 ) -> Iterator[Chunk]:
     """Yield the pairs in `files`, and then the pairs of the split's entries in corpus.sources.
 
-    `named` maps the index of each entry that names a corpus to its opened text. For a held-out set, drop the entries'
-    pairs that have low scores, and begin source lines with the tokens that the model needs. In training text, cleaning
-    does both.
+    `named[i]` is the opened text of entry i, if the entry names a corpus. For a held-out set, drop the pairs with low
+    scores from corpus.sources, and put the tokens that the model needs before each source line. For training text,
+    leave these two tasks to cleaning.
     """
     for chunk in read_files(files, hashes):
         yield chunk if split == "train" else _prefixed(chunk, corpus)
@@ -175,9 +175,9 @@ def entry_chunks(
 
 
 def _named_chunks(corpus: schema.Corpus, index: int, text: RawText, hashes: dict[Path, str]) -> Iterator[Chunk]:
-    """Yield the pairs of an entry that names a corpus. At the end, store the SHA-256 of the files read in `hashes`.
+    """Yield the pairs of an entry that names a corpus. Finally, store the SHA-256 of its files in `hashes`.
 
-    Stop early, without hashes, after corpus.limit training pairs, because further pairs may have to be downloaded.
+    After corpus.limit training pairs, stop without storing hashes, because further pairs might have to be downloaded.
     """
     keys = [(entry.corpus, entry.config, entry.src, entry.tgt, entry.split) for entry in corpus.sources]
     split, rows = corpus.sources[index].split, 0
@@ -233,18 +233,18 @@ def thinned(chunks: Iterable[Chunk], share: float) -> Iterator[Chunk]:
 
 
 def mixed(own: list[FilePair], general: list[FilePair], share: float, hashes: dict[Path, str]) -> Iterator[Chunk]:
-    """Yield the user's pairs, and then general pairs, which are `share` of all pairs that are yielded.
+    """Yield the user's pairs and then general pairs. `share` is the fraction of general pairs in the result.
 
-    The user's pairs are repeated as often as the amount of general text allows, up to MOST_REPEATS times. If the
-    general text is too small even for one copy, it is repeated, also up to MOST_REPEATS times. If that is not enough,
-    the share of general pairs is smaller than `share`.
+    The user's pairs are repeated as often as the amount of general text allows, up to MOST_REPEATS times. If there is
+    too little general text for even one copy of the user's pairs, the general text is repeated, up to MOST_REPEATS
+    times. If it is still too little, the fraction of general pairs is smaller than `share`.
     """
     own_pairs = count_pairs(read_files(own, {}))
     general_pairs = count_pairs(read_files(general, {}))
     if not (own_pairs and general_pairs):
         empty = general if own_pairs else own
         raise DataError(f"{', '.join(chain(*empty))}: there is no text to mix. Check the files")
-    wanted = own_pairs * share / (1 - share)  # general pairs for each repetition of the user's pairs
+    wanted = own_pairs * share / (1 - share)  # general pairs for each copy of the user's pairs
     times = max(1, min(MOST_REPEATS, int(general_pairs / wanted)))
     passes = min(times * wanted / general_pairs, MOST_REPEATS)
     say(f"training text: {times} x your {own_pairs:,} pairs, and {passes:.2g} x the {general_pairs:,} general pairs")

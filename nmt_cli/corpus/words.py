@@ -1,8 +1,8 @@
 """Count the words of the source text. nmt_cli/translation/spelling.py corrects typos with these counts.
 
 The counts are in a file beside the tokenizer: a line `word<TAB>count` for each word, most frequent first. Words are in
-lower case. Words in scripts without letter case are not counted, because many of these scripts do not separate words,
-or leave out vowels.
+lower case. Words in scripts without letter case are not counted, because many of these scripts omit vowels or spaces
+between words.
 """
 
 import re
@@ -24,9 +24,9 @@ _LINE = re.compile(r"([^\s\d_]+)\t([1-9][0-9]{0,17})")
 
 
 def count(lines: Iterable[str], language: str) -> Counter[str]:
-    """Count the words of normalized lines, in lower case. "don't" is counted as a whole, and as the parts "don", "t".
+    """Count the words of normalized lines, in lower case. Ignore language and tag tokens at the beginning of a line.
 
-    Language and tag tokens at the beginning of a line are not counted.
+    A word with an apostrophe also counts as its parts. For example, "don't" counts as "don't", "don" and "t".
     """
     found = Counter[str]()
     for line in lines:
@@ -58,7 +58,7 @@ def beside(tokenizer_file: Path) -> Path:
 
 
 def copy(tokenizer_file: Path, to: Path) -> None:
-    """Copy the word counts beside `tokenizer_file` to beside `to`. If there are none, remove those beside `to`."""
+    """Copy the word counts of a tokenizer into the directory of `to`. If there are none, remove the counts there."""
     if beside(tokenizer_file).is_file():
         artefact.replace_file(beside(to), beside(tokenizer_file).read_bytes())
     else:

@@ -16,9 +16,8 @@ from typing import Any
 from nmt_cli.documents.formats import FORMATS, SUFFIXES, kind_of
 from nmt_cli.system.errors import UsageError
 
-# Suffixes of plain text files. Files whose suffix is a language code or a number, and files without a suffix, are also
-# read as plain text. The suffixes of compressed files are here so that reading fails with an error that names the
-# compression.
+# Suffixes of plain text files. A language code, a number or no suffix also means plain text. The list contains the
+# suffixes of compressed files: reading such a file as text raises an error that names the compression.
 _PLAIN_SUFFIXES = """ txt text lines list src tgt trg source target ref refs reference hyp hyps out output mt sys tok
 detok norm bpe sp spm lc tc lower true clean dedup raw sent snt seg train dev valid test part gz bz2 xz zst """
 NO_READ_OPTIONS: Mapping[str, Any] = MappingProxyType({})
@@ -33,12 +32,12 @@ def choose(
     plain: Sequence[str],
     reading: Mapping[str, Any] = NO_READ_OPTIONS,
 ) -> Any:
-    """Return a function that translates a document, or lines with markup, placeholders or kept words.
+    """Return a function that translates a document, or lines with markup, placeholders to protect or words to keep.
 
-    Return None for plain lines. `kind` is "text", "jsonl" or a name in FORMATS. If it is None, the suffix of `file`
-    decides. `markup` and `protect` are the values of --markup and --protect, or None. `plain` lists the given options
-    that work only with plain lines. `reading` contains values for ReadOptions. Raise UsageError if the suffix is
-    unknown or the options do not fit together.
+    Return None for other lines, called plain lines. `kind` is "text", "jsonl" or a name in FORMATS. If `kind` is None,
+    the suffix of `file` decides. `markup` and `protect` are the values of --markup and --protect, or None. `plain`
+    lists the options that the user passed and that work only with plain lines. `reading` contains values for
+    ReadOptions. Raise UsageError if the suffix is unknown or the options do not fit together.
     """
     by_suffix = kind_of(file) if file else None
     if by_suffix and kind in (None, "jsonl") and (markup or kind):
@@ -72,9 +71,10 @@ def check_lines(files: Iterable[Path], kind: str | None) -> None:
 
 
 def _has_lines(file: Path) -> bool:
-    """Return whether a file is named like plain lines: a.txt, train.en, test.pt-BR, lines.01, README, tmp.aB3dE5fG7h.
+    """Return whether a file has the name of a text file, such as a.txt, train.en, test.pt-BR, lines.01 or README.
 
-    Return True, too, if `file` is missing or not a regular file, such as a pipe.
+    Names from mktemp, such as tmp.aB3dE5fG7h, count as names of text files. If the file is missing or
+    is not a regular file, such as a pipe, return True for any name.
     """
     from nmt_cli.corpus.languages import NAMES, base_of
 

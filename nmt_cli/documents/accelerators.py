@@ -1,8 +1,9 @@
 """Accelerator marks in user interface labels: `_Open` in GTK, `&Save` in Qt, Windows and KDE.
 
-The model never sees the mark. In the translation, the mark precedes the same letter. If the translation lacks that
-letter, the mark precedes a letter that no earlier label in the file uses, or else the first letter of a word. If no
-letter of the translation has a case, the mark and the source's letter follow in parentheses, as in `開く(_O)`.
+The model never sees the mark. In the translation, the mark precedes the letter that it precedes in the source. If the
+translation lacks this letter, the mark precedes a letter that no earlier label in the file uses. If earlier labels use
+all its letters, the mark precedes the first letter of a word. If the translation has no uppercase or lowercase letters,
+the mark and the source's letter are appended in parentheses, as in `開く(_O)`.
 Sources: https://docs.gtk.org/gtk4/class.Label.html#mnemonics; https://doc.qt.io/qt-6/qshortcut.html#mnemonic.
 """
 
@@ -20,7 +21,7 @@ _ENTITY = re.compile(r"&(?!amp;)(?:#x?[0-9A-Fa-f]{1,6}|[A-Za-z][A-Za-z0-9]{1,30}
 _OPAQUE = re.compile(
     r"<[^<>]*+>|&(?!amp;\w)(?:#x?[0-9A-Fa-f]{1,6}|[A-Za-z][A-Za-z0-9]{1,30});|\\."
 )  # tags, entities and escapes
-_TRAIL = re.compile(r"(?:\.{1,3}|[\u2026:\uff1a\u3002])\Z")  # final punctuation, which follows the mark in parentheses
+_TRAIL = re.compile(r"(?:\.{1,3}|[\u2026:\uff1a\u3002])\Z")  # final punctuation; (_O) goes before it
 _MOST_WORDS, _LONGEST = 6, 80  # maximum words and characters in a label
 
 
@@ -68,7 +69,7 @@ def _is_inside(offset: int, spans: list[tuple[int, int]]) -> bool:
 
 
 def marked(text: str, accelerator: Accelerator, used: Counter[str]) -> str:
-    """Insert the mark into a translation, and count the letter in `used`, the letters marked so far in the file."""
+    """Insert the mark into a translation, and count the marked letter in `used`. All labels of a file share `used`."""
     hidden = _hidden(text)
     free = [i for i, character in enumerate(text) if character.isalnum() and not _is_inside(i, hidden)]
     wanted = accelerator.letter.casefold()

@@ -33,7 +33,10 @@ def translate_aligned(
 
 
 def align(translator: Translator, translation: Translation, text: str, rank: int = 0) -> Aligned:
-    """Return the hypothesis with this rank (from 0), or the last one if there are fewer, with links to the source."""
+    """Return the hypothesis of this rank, and its links to the source.
+
+    Ranks start at 0. If there are too few hypotheses, return the last one.
+    """
     rank = min(rank, len(translation.hypotheses) - 1)
     if translation.copy:
         copied = translation.copy.text
@@ -45,7 +48,11 @@ def align(translator: Translator, translation: Translation, text: str, rank: int
 
 
 def _links(translator: Translator, translation: Translation, text: str, rank: int) -> list[tuple[int, int]]:
-    """For each target token, return its end, and the start in `text` of the source token that it attends to most."""
+    """Return a pair of offsets for each target token.
+
+    The first is the token's end in the translation. The second is the start, in `text`, of the source token that the
+    target token attends to most.
+    """
     source, target, pairs = "", "", list[tuple[int, int]]()
     for ids, hypothesis in translation.parts(rank):
         source_text, source_offsets = _decoded(translator.tokenizer, ids[:-1])
@@ -98,7 +105,7 @@ def _by_words(decoded: str, text: str) -> list[int] | None:
 
 
 def offsets_in(decoded: str, text: str) -> list[int]:
-    """Return the offset in `text` for each offset in `decoded`, which the tokenizer decoded from the text's tokens."""
+    """Map each offset in `decoded` to an offset in `text`. `decoded` is decoded from the tokens of `text`."""
     if decoded == f"{text} ":
         return list(range(len(decoded) + 1))
     offsets, last = list[int](), 0
@@ -110,10 +117,10 @@ def offsets_in(decoded: str, text: str) -> list[int]:
 
 
 def _matching_blocks(decoded: str, text: str) -> list[tuple[int, int, int]]:
-    """Return the common substrings of two texts, in order, each as its offsets in both texts and its length.
+    """Return the common substrings of two texts, in order.
 
-    Compare characters. If that would take too long, compare words. If that would also take too long,
-    return only the common prefix.
+    Each is a tuple of its offset in `decoded`, its offset in `text`, and its length. Compare characters. If that would
+    take too long, compare words. If that would also take too long, return only the common prefix.
     """
     for pattern in (r"(?s:.)", r"\s+|\S+"):
         one, other = re.findall(pattern, decoded), re.findall(pattern, text)

@@ -14,7 +14,8 @@ from nmt_cli.documents.xml_messages import Element, Escapes, InlineReader, attri
 _ESCAPE = re.compile(r"\\(?:u([0-9A-Fa-f]{4})|(['\"@?\\]))")
 _TAG = re.compile(r"<[^<>]*+>")
 _QUOTE = re.compile(r'(?<!\\)"')
-_LINES = re.compile(r'((?:\\n\s*+)++|(?<!\\)")')  # divides text at line ends, and at quotes, which Android removes
+# Divides text at escaped line breaks and at unescaped quotes. Android removes these quotes.
+_LINES = re.compile(r'((?:\\n\s*+)++|(?<!\\)")')
 _FLAGS = ("java-printf-format",)
 _RESOURCE_REFERENCE = re.compile(r"\s*+[@?](?:[\w.]++:)?+\w++/[\w.]++\s*+")  # such as @string/name
 
@@ -52,7 +53,7 @@ def read(text: str, options: ReadOptions) -> Document:
         if element.name == "string" or (element.name == "item" and element.parent and _is_list(element.parent)):
             if element.has("translatable", "false") or element.is_empty:
                 continue
-            content = text[element.inner : element.close]
+            content = element.content(text)
             if not _RESOURCE_REFERENCE.fullmatch(content):
                 message = Message(element.inner, element.close, content, cut=_reader(content).cut, flags=_FLAGS)
                 found.messages.append(message)
@@ -61,8 +62,7 @@ def read(text: str, options: ReadOptions) -> Document:
         if element.name == "plurals":
             items = [item for each in element.children if (item := _plural(each, by_offset))]
             if items:
-                start = element.children[0].start
-                found.groups.append(PluralGroup(items, text[text.rfind(">", 0, start) + 1 : start]))
+                found.groups.append(PluralGroup(items, element.children[0].space_before(text)))
     return MessageFile(text, found, options)
 
 

@@ -23,13 +23,6 @@ _WRITTEN = {"\\": r"\\", '"': r"\"", "\n": r"\n", "\t": r"\t", "\r": r"\r"}
 _FLAGS = ("objc-format",)
 
 
-class _StringsFile(MessageFile):
-    encoding = Encoding("utf-8")
-
-    def to_bytes(self) -> bytes:
-        return self.encoding.encode(self.write())
-
-
 def read(data: bytes | str, options: ReadOptions) -> Document:
     text, encoding = (data, Encoding("utf-8")) if isinstance(data, str) else decoded(data, options.source_language)
     found, offset = Found(), 0
@@ -46,7 +39,7 @@ def read(data: bytes | str, options: ReadOptions) -> Document:
             value = match["value"]
             message = Message(start, end, _ESCAPE.sub(_character, value), partial(_spelled, value), flags=_FLAGS)
             found.messages.append(message)
-    document = _StringsFile(text, found, options)
+    document = MessageFile(text, found, options)
     document.encoding = encoding
     return document
 

@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from nmt_cli.system.errors import DataError
 
 _MOST_MEMBERS = 20_000
+_LARGEST = 0xFFFFFFFF  # maximum bytes of a member, because this module writes no 64-bit sizes
 _ENTRY = b"PK\1\2"  # the signature of an entry in the central directory
 _LOCAL = struct.Struct("<4s5H3I2H")
 _CENTRAL = struct.Struct("<4s6H3I5H2I")
@@ -27,10 +28,10 @@ _OLD_OFFICE = bytes.fromhex("d0cf11e0a1b11ae1")  # the first bytes of encrypted 
 
 class Archive:
     def __init__(self, data: bytes, max_unpacked: int) -> None:
-        """`max_unpacked` is the total number of bytes that all calls to `read` may return.
+        """`max_unpacked` is the maximum number of bytes that all calls to `read` together may return.
 
-        Raise DataError if the file is not a zip file or is damaged, or if it has too many members, two with the same
-        name, or one whose path leads outside the archive.
+        Raise DataError if the file is damaged or is not a zip file. Also raise it if the file has too many members, two
+        members with the same name, or a member whose path leads outside the archive.
         """
         self._data = data
         self._remaining = max_unpacked
@@ -51,6 +52,8 @@ class Archive:
             raise DataError("the file has two members with the same name")
         if sum(member.compress_size for member in self._members.values()) > len(data):
             raise DataError("the file is damaged: its members overlap")
+        if any(member.file_size > _LARGEST for member in self._members.values()):
+            raise DataError("the file has a member of more than 4 GB. Remove it")
         for name in self._members:
             if name.startswith(("/", "\\")) or ".." in name.replace("\\", "/").split("/") or ":" in name[:2]:
                 raise DataError(f"the file has a member whose path leads outside the archive: {name[:60]!r}")
@@ -143,7 +146,7 @@ def _compressed(content: bytes, member: zipfile.ZipInfo) -> bytes:
 
 
 def _without_zip64(extra: bytes) -> bytes:
-    """Remove 64-bit sizes from the extra fields of a member. No member is large enough to need them."""
+    """Remove 64-bit sizes from the extra fields of a member. `replaced` writes 32-bit sizes."""
     kept, offset = b"", 0
     while offset + 4 <= len(extra):
         kind, size = struct.unpack_from("<HH", extra, offset)

@@ -14,7 +14,7 @@ _TOKEN = re.compile(
     r"(?P<break>\\[Nnh])|\{\\(?P<open>[ibus])[1-9]\d{0,2}\}|\{\\(?P<close>[ibus])0\}|\{[^{}]*\}", re.ASCII
 )
 _DRAWING = re.compile(r"\\p[1-9]")  # matches an override block that starts a drawing
-# The fields of a dialogue line, unless a Format line lists others
+# The default fields of a dialogue line. A Format line can list others.
 _FIELDS: tuple[str, ...] = "layer", "start", "end", "style", "name", "marginl", "marginr", "marginv", "effect", "text"
 
 

@@ -1,27 +1,28 @@
-"""Document, which the `read` function of each format returns, and ReadOptions, which it takes."""
+"""The `read` function of each format takes ReadOptions and returns a Document."""
 
 import re
 from collections.abc import Collection
 from dataclasses import dataclass
 
+from nmt_cli.documents.encodings import Encoding
 from nmt_cli.documents.kept import Kept
 from nmt_cli.documents.placeholders import Protection
 from nmt_cli.documents.segment import Parts, render, segments_of
 
-_HEAD = 4096  # number of characters at the start of a file in which its encoding may be declared
-# <?xml ... encoding="latin-1" or <meta ... charset=latin-1
+_HEAD = 4096  # look for the declaration of an encoding in this many characters at the start of a file
+# A declaration of an encoding other than UTF-8: <?xml ... encoding="latin-1" or <meta ... charset=latin-1
 _ENCODING = re.compile(
     r"(\A\ufeff?\s*<\?xml\b[^<>]*?\sencoding=[\"']|<meta\b[^<>]*?\bcharset=[\"']?)(?!utf-8\b)[\w.:-]+", re.IGNORECASE
 )
-LINE_END = re.compile(r"(\r\n?|\n)")  # the group makes `split` return the line ends, too
+LINE_END = re.compile(r"(\r\n?|\n)")  # `split` returns the line ends because they are in a group
 
 
 @dataclass(frozen=True)
 class Outline:
     """Where the segments of XML end.
 
-    Elements in `splitting` end a segment. If `detect` is true, so do other elements whose parent has no text of its
-    own, except those in `joining`. If `lines` is true, so do line ends.
+    Elements in `splitting` end a segment. If `detect` is true, any other element ends a segment if its parent ends one
+    and has no text of its own. `joining` lists exceptions. If `lines` is true, line ends also end a segment.
     """
 
     splitting: tuple[str, ...] = ()
@@ -57,9 +58,9 @@ class Document:
     Set the `result` of each segment to its translation, then call `write` for text, or `to_bytes` for a file.
     """
 
-    mark = ""  # the byte order mark of the file, if any
+    encoding = Encoding("utf-8")  # of the file, and of its translation if possible
     target = ""  # the target language that the file itself names, if any
-    declares_encoding = False  # whether the format is XML or HTML, which may name the encoding of the file
+    declares_encoding = False  # whether files of this format may declare their encoding, as in XML and HTML
 
     def __init__(self, parts: Parts) -> None:
         self.parts = parts
@@ -69,9 +70,9 @@ class Document:
         return render(self.parts)
 
     def to_bytes(self) -> bytes:
-        """Return the translated file in UTF-8, with a corrected encoding declaration."""
+        """Return the translated file. Correct its declaration of the encoding, if any."""
         text = self.write()
-        return (self.mark + (declaring_utf8(text) if self.declares_encoding else text)).encode()
+        return self.encoding.encode(declaring_utf8(text) if self.declares_encoding else text)
 
 
 def declaring_utf8(text: str) -> str:

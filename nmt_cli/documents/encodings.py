@@ -6,6 +6,7 @@ Latin-1 if they are not valid in that code page.
 
 import codecs
 import re
+from contextlib import suppress
 from dataclasses import dataclass
 
 from nmt_cli.corpus.languages import base_of
@@ -50,7 +51,7 @@ def decoded(data: bytes, language: str = "") -> tuple[str, Encoding]:
     """
     for mark, name in _MARKS.items():
         if data.startswith(mark):
-            return _decoded(data[len(mark) :], Encoding(name, mark))
+            return _decoded(data, Encoding(name, mark))
     for name, high_bytes in ("utf-16-le", data[1:200:2]), ("utf-16-be", data[:200:2]):
         # In UTF-16, most of the first 100 characters are usually below U+0100, so most of their high bytes are 0.
         if len(data) > 3 and high_bytes.count(0) > len(high_bytes) / 2:
@@ -60,25 +61,27 @@ def decoded(data: bytes, language: str = "") -> tuple[str, Encoding]:
     except DataError:
         if b"\0" in data:
             raise
-    for name in (_CODE_PAGE_OF.get(base_of(language), "cp1252"), "latin-1"):
-        try:
-            text = data.decode(name)
-        except UnicodeDecodeError:
-            continue
-        if text.encode(name) == data:
-            break
-    return text, Encoding(name)
+    page = _CODE_PAGE_OF.get(base_of(language), "cp1252")
+    with suppress(UnicodeDecodeError):
+        text = data.decode(page)
+        if text.encode(page) == data:
+            return text, Encoding(page)
+    return data.decode("latin-1"), Encoding("latin-1")
 
 
 def _decoded(data: bytes, encoding: Encoding) -> tuple[str, Encoding]:
-    try:
-        text = data.decode(encoding.name)
-    except UnicodeDecodeError as error:
-        wrong = f"the input is not {encoding.name.upper()}: byte {error.start + len(encoding.mark):,} is invalid"
-        raise DataError(f"{wrong}. Convert it to UTF-8, for example with iconv") from None
+    text = valid_text(data, encoding.name, "the input", ". Convert it to UTF-8, for example with iconv")
     if "\0" in text:
         raise DataError("the input has NUL characters, so it is not a text file. Check its format")
-    return text, encoding
+    return text.removeprefix("\ufeff"), encoding
+
+
+def valid_text(data: bytes, encoding: str, name: str, advice: str = "") -> str:
+    """Decode data. If the data is invalid, raise DataError. Its message contains `name` and `advice`."""
+    try:
+        return data.decode(encoding)
+    except UnicodeDecodeError as error:
+        raise DataError(f"{name} is not {encoding.upper()}: byte {error.start:,} is invalid{advice}") from None
 
 
 def paired(text: str) -> str:

@@ -1,4 +1,4 @@
-"""EPUB 2 and 3: translate the chapters, the tables of contents, and a book's title, description and subjects."""
+"""EPUB 2 and 3: translate a book's chapters, tables of contents, title, description and subjects."""
 
 import posixpath
 import re
@@ -10,7 +10,7 @@ from nmt_cli.documents.archive import Archive
 from nmt_cli.documents.document import ReadOptions
 from nmt_cli.documents.markup import Reader, rewritten, xml_text
 from nmt_cli.documents.package import Member, Package
-from nmt_cli.documents.segment import Part, Parts, render
+from nmt_cli.documents.segment import Part, render
 from nmt_cli.system.errors import DataError
 
 _NCX = {"http://www.daisy.org/z3986/2005/ncx/": "ncx"}
@@ -33,17 +33,13 @@ class _Contents(Reader):
 
 
 class _BookData(Reader):
-    """Reads the title, description and subjects in the package document, and sets its language."""
+    """Reads a book's title, description and subjects in the package document, and sets the book's language."""
 
     namespaces = _DUBLIN_CORE
     texts = frozenset({"dc:title", "dc:description", "dc:subject"})
 
-    def parts(self) -> Parts:
-        parts = super().parts()
-        if not self.language:
-            return parts
-        replaced = rf"\g<1>{self.language}"
-        return [_LANGUAGE.sub(replaced, part) if isinstance(part, str) else part for part in parts]
+    def with_language(self, source: str) -> str:
+        return _LANGUAGE.sub(rf"\g<1>{self.language}", source)
 
 
 _CHAPTER, _PACKAGE = "application/xhtml+xml", "application/oebps-package+xml"
@@ -70,13 +66,12 @@ def read(data: bytes, options: ReadOptions) -> Package:
             parts = html.parse(text, options.protection(), options.ignored, options.language, xml=True)
             members[name] = Member(text, [_rewritten(part) for part in parts], encoding)
         elif kinds.get(name) in _READERS:
-            reader = _READERS[kinds[name]](archive.read(name), name, options)
-            members[name] = reader.member()
+            members[name] = _READERS[kinds[name]](archive.read(name), name, options).member()
     return Package(archive, members)
 
 
 def _rewritten(part: Part) -> Part:
-    """Copy the source of a part if the translation does not change its text."""
+    """Keep the source of a part if its translation differs from it only in white space."""
     return part if isinstance(part, str) else rewritten([part], render([part]), str)
 
 

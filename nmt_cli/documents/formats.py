@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import importlib
+from codecs import BOM_UTF8
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
-
-from nmt_cli.system.errors import DataError
 
 if TYPE_CHECKING:
     from nmt_cli.documents.document import Document, ReadOptions
@@ -18,8 +17,8 @@ class Format:
     name: str  # the value of --format
     module: str  # a module of this package with read(text, options) -> Document, or read(data, options) if `binary`
     suffixes: tuple[str, ...] = ()  # if empty, only --format and the server's clients can select the format
-    to_utf8: str = "iconv"  # a command that converts such files to UTF-8, for error messages
-    binary: bool = False  # `read` takes bytes; other formats take text, and their files must be UTF-8
+    to_utf8: str = "iconv"  # a command that converts files of this format to UTF-8, for error messages
+    binary: bool = False  # if true, `read` takes bytes; if false, it takes text, and files must be UTF-8
     marker: bytes = b""  # bytes near the start of each file; a file without them has another format
 
     def read(self, source: str | bytes, options: ReadOptions) -> Document:
@@ -28,22 +27,16 @@ class Format:
         if self.binary or isinstance(source, str):
             document: Document = module.read(source, options)
             return document
-        text = self._decoded(source)
-        mark = "\ufeff" if text.startswith("\ufeff") else ""
-        document = module.read(text.removeprefix(mark), options)
-        document.mark = mark
+        # Import these two modules only here: they are slow to import, and every command imports `formats`.
+        from nmt_cli.corpus.readers import check_plain
+        from nmt_cli.documents.encodings import Encoding, valid_text
+
+        check_plain(source, "the input")
+        text = valid_text(source, "utf-8", "the input", f". Convert it, for example with {self.to_utf8}")
+        document = module.read(text.removeprefix("\ufeff"), options)
+        document.encoding = Encoding("utf-8", BOM_UTF8 if text.startswith("\ufeff") else b"")
         document.declares_encoding = self.name in _DECLARING
         return document
-
-    def _decoded(self, data: bytes) -> str:
-        from nmt_cli.corpus.readers import check_plain  # slow to import; every command imports this module
-
-        check_plain(data, "the input")
-        try:
-            return data.decode()
-        except UnicodeDecodeError as error:
-            wrong = f"the input is not UTF-8: byte {error.start:,} is invalid"
-            raise DataError(f"{wrong}. Convert it, for example with {self.to_utf8}") from None
 
 
 _BEGINNING = 4096  # number of bytes at the start of a file in which to look for a marker
@@ -81,7 +74,10 @@ SUFFIXES = {suffix: each.name for each in _ALL for suffix in each.suffixes}
 
 
 def kind_of(file: Path) -> str | None:
-    """Return the name of the format for a file's suffix, or None. A regular file must contain the marker, if any."""
+    """Return the name of the format for a file's suffix, or None if the suffix is unknown.
+
+    If the format has a marker, return None for a regular file without it.
+    """
     name = SUFFIXES.get(file.suffix.lower())
     if name and (marker := FORMATS[name].marker) and file.is_file():
         with file.open("rb") as stream:

@@ -28,7 +28,7 @@ TOKEN = re.compile(
 )
 _END_NAME = re.compile(r"</([a-zA-Z][^\s/>]*+|\d{1,4}+)")
 _START_NUMBER = re.compile(r"<(\d{1,4})\s*+>")
-# A reference, with or without its semicolon, or a character that may need escaping
+# A character reference (its semicolon may be missing), or a character that may need escaping
 _ENTITY = re.compile(r"&(?:\#[0-9]+|\#[xX][0-9a-fA-F]+|[a-zA-Z][a-zA-Z0-9]*);?|[&<>\"']")
 _REFERENCE = re.compile(r"&(?:#[0-9]{1,7}|#[xX][0-9a-fA-F]{1,6}|[a-zA-Z][a-zA-Z0-9]{1,30});")
 _NAMED_VALUE = re.compile(rf"(?P<name>[^\s/>][^\s/>=]*+)(?:\s*+=\s*+(?P<value>{_VALUE}))?+")
@@ -55,7 +55,7 @@ _ESCAPED = {"&": "&amp;", "<": "&lt;", ">": "&gt;"}
 
 
 class Spelling:
-    """Writes each character as it first appears in the segment's source, plain or as an entity.
+    """Writes each character plain or as an entity, like its first occurrence in the segment's source.
 
     Escapes special characters that do not appear in the source.
     """
@@ -88,9 +88,10 @@ class _Token(NamedTuple):
 
 
 def _tokens(text: str, protection: Protection | None = None, *, xml: bool = False) -> Iterator[_Token]:
-    """Yield the tokens of a text. If `xml` is true, `<title/>` is a whole element, not a start tag.
+    """Yield the tokens of a text. If `xml` is true, a tag such as `<title/>` is a whole element, not a start tag.
 
-    Tags inside placeholders are text. So is a start tag such as `<1>` without an end tag.
+    Tags inside placeholders are text. A start tag whose name is a number, such as `<1>`, is text if its end tag is
+    missing.
     """
     closed = {match[1].lower() for match in _END_NAME.finditer(text)}
     numbers = set(_START_NUMBER.findall(text)) & closed
@@ -127,7 +128,10 @@ def _tokens(text: str, protection: Protection | None = None, *, xml: bool = Fals
 
 
 def _placeholders_with_tags(text: str, closed: Collection[str], protection: Protection) -> Iterator[tuple[int, int]]:
-    """Yield the spans of placeholders that contain a "<", such as "%<count>d". In "5%<b>c</b>", "<b>" is a tag."""
+    """Yield the spans of placeholders that contain a "<", such as "%<count>d".
+
+    Skip a "%" before a tag, as in "5%<b>c</b>".
+    """
     for start, stop in protection.spans(text):
         bracket = text.find("<", start, stop)
         if bracket > start:
@@ -143,7 +147,10 @@ def has_tags(text: str, protection: Protection | None) -> bool:
 
 
 def is_html(text: str, protection: Protection | None) -> bool:
-    """Return whether a message is HTML: it has tags or comments, or it has references such as &nbsp; but no < or >."""
+    """Return whether a message is HTML.
+
+    A message with tags or comments is HTML. A message without < and > is HTML if it has references such as &nbsp;.
+    """
     references = _REFERENCE.findall(text) if "<" not in text and ">" not in text else []
     return any(unescape(each) != each for each in references) or has_tags(text, protection)
 
@@ -162,8 +169,7 @@ def parse(
 ) -> Parts:
     """Cut a document or fragment into segments and strings to copy. The content of elements in `ignored` is copied.
 
-    The `lang` attribute of `<html>`, if any, is set to `language` unless that is "". If `xml` is true, the text is
-    XHTML.
+    If `language` is given, the `lang` attribute of `<html>`, if any, is set to it. If `xml` is true, the text is XHTML.
     """
     tokens = list(_tokens(text, protection, xml=xml))
     ends, divided = _copied_spans(tokens, COPIED | {name.lower() for name in ignored})
@@ -172,7 +178,7 @@ def parse(
     while index < len(tokens):
         token, stop = tokens[index], ends.get(index, index + 1)
         # A copied element without an end tag extends to the end of its block or of the text. Its start tag ends the
-        # segment, because other text would become part of the element if the tag moved.
+        # segment, because a tag may move within a segment, and the element would then contain other text.
         is_block = token.name in BLOCKS or token.kind == "unclosed" or index in divided
         if is_block:
             parts += builder.build()
@@ -219,10 +225,10 @@ def _add_tag(builder: SegmentBuilder, token: _Token, protection: Protection | No
 
 
 def _copied_spans(tokens: list[_Token], names: set[str]) -> tuple[dict[int, int], set[int]]:
-    """Map the index of the first token in each copied span to the index after the last.
+    """Map the index of the first token in each copied span to the index after its last token.
 
-    Also return the indices at which a segment must end: the start tags of copied elements that are never closed, and
-    the start and end of translated elements inside copied elements.
+    Also return the indices at which a segment must end: the start tags of copied elements without end tags, and the
+    starts and ends of translated elements inside copied elements.
     """
     ends, open_tags, begins, translated = dict[int, int](), dict[str, list[int]](), list[int](), set[int]()
     for index, token in enumerate(tokens):
@@ -255,7 +261,8 @@ def _copied_spans(tokens: list[_Token], names: set[str]) -> tuple[dict[int, int]
     translated = {index for index in translated if index in ends}
     if not translated:
         return notes | copied, unclosed
-    return _without_translated(translated, ends, notes | copied, tokens, names)
+    pieces, divided = _without_translated(translated, ends, notes | copied, tokens, names)
+    return pieces, divided | unclosed
 
 
 def _without_translated(
@@ -266,7 +273,7 @@ def _without_translated(
     Also return the indices at which a segment must end.
     """
     pieces, divided = dict[int, int](), set[int]()
-    # A stack of regions: the end, whether the region is translated, and whether an element inside may change that.
+    # A stack of regions: (end, whether the region is translated, whether elements inside it may be translated)
     regions = [(len(tokens), True, True)]
     begin = 0
     for index in range(len(tokens) + 1):
@@ -287,7 +294,7 @@ def _without_translated(
 
 
 def _translate_attribute(token: _Token) -> bool | None:
-    """Return True if a tag demands translation of its content, False if it forbids it, or else None."""
+    """Return True if a tag demands the translation of its content, False if the tag forbids it, and None otherwise."""
     if "transl" not in token.source.lower():
         return None
     values = {match["name"].lower(): (match["value"] or "").strip("\"'").lower() for match in _attributes(token)}

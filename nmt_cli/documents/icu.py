@@ -1,8 +1,8 @@
 """Translate ICU messages. Each branch of a plural or select becomes a whole sentence.
 
 `You have {n, plural, one {# file} other {# files}} now` is translated as "You have # file now" and "You have # files
-now", and the translations become the branches of a choice around the whole message. `''` is an apostrophe, and an
-apostrophe before a brace begins quoted text. Grammar (plurals, selects, quoting):
+now". The translations become the branches of a plural around the whole message. In ICU messages, `''` is an
+apostrophe, and an apostrophe before a brace begins quoted text. Grammar (plurals, selects, quoting):
 https://unicode-org.github.io/icu/userguide/format_parse/messages/
 """
 
@@ -21,7 +21,8 @@ from nmt_cli.documents.segment import Parts, render, segments_of
 Cut: TypeAlias = Callable[[str, Protection | None], Parts]  # cuts a sentence into parts
 FLAG, PLURAL_FLAG = "icu-message-format", "icu-plural"  # flags that select the forms of placeholders
 
-# Maximum numbers of levels, choices, sentences and characters. Messages that exceed one of them are not parsed.
+# Limits of a message: levels of nesting, choices (plurals and selects), sentences, and characters. A message that
+# exceeds a limit is not parsed.
 _DEEPEST, _MOST_CHOICES, _MOST_SENTENCES, _LONGEST = 6, 12, 60, 10_000
 _CHOICE = re.compile(  # such as "{n, plural, offset:1"
     r"\{\s*+(?P<name>[\w.-]++)\s*+,\s*+(?P<kind>plural|selectordinal|select)\s*+,(?:\s*+offset:\s*+(?P<offset>\d++))?+"
@@ -68,8 +69,6 @@ Node: TypeAlias = str | Choice
 
 class _Unusable(Exception):
     """Raised for a message that is invalid, too large, or cannot be divided into whole sentences."""
-
-    pass
 
 
 @dataclass
@@ -126,9 +125,7 @@ class IcuMessage:
         """Adapt plurals to the target language, and cut each sentence into parts."""
         if tree.choice.is_plural:
             adapted = _in_categories(tree, self._language)
-            self._same_categories = self._same_categories and (
-                [each for each, _ in adapted] == [each for each, _ in tree.branches]
-            )
+            self._same_categories &= [each for each, _ in adapted] == [each for each, _ in tree.branches]
             tree.branches = adapted
         flags = {FLAG, PLURAL_FLAG} if tree.choice.is_plural else {FLAG}
         for _, inner in tree.branches:
@@ -150,9 +147,9 @@ class IcuMessage:
         return parts
 
     def _quoted(self, escape: Callable[[str], str], text: str) -> str:
-        """Escape a sentence. If the message doubles its apostrophes, double those of the sentence.
+        """Escape a translated sentence. Double its apostrophes if the message has doubled ones.
 
-        Otherwise, replace each apostrophe that would begin quoted text by ’.
+        Otherwise, replace each apostrophe that would begin quoted text with ’.
         """
         return escape(text.replace("'", "''") if self._doubles_apostrophes else _QUOTING.sub("\u2019", text))
 
@@ -163,7 +160,7 @@ class IcuMessage:
 
 
 def parse(source: str, cut: Cut, protection: Protection | None, language: str) -> IcuMessage | None:
-    """Parse a message. Return None if it has no choices, is invalid or too large, or cannot become sentences."""
+    """Parse a message. Return None if the message has no choices, or if it is unusable (see `_Unusable`)."""
     if len(source) > _LONGEST or not _CHOICE.search(source):
         return None
     try:
@@ -225,24 +222,24 @@ def _spread(nodes: list[Node], enclosing: Choice | None, remaining: list[int]) -
     before, after = ([_moved(node, enclosing, choice) for node in side] for side in (nodes[:index], nodes[index + 1 :]))
     branches = list[tuple[Branch, _Tree | _Leaf]]()
     for branch in choice.branches:
-        inside = [_moved(node, None, choice) if isinstance(node, Choice) else node for node in branch.nodes]
-        branches.append((branch, _spread([*before, *inside, *after], choice, remaining)))
+        branches.append((branch, _spread([*before, *branch.nodes, *after], choice, remaining)))
     return _Tree(choice, branches)
 
 
 def _moved(node: Node, enclosing: Choice | None, choice: Choice) -> Node:
-    """Adapt text that moves from a branch of `enclosing`, or the top level if that is None, into a branch of `choice`.
+    """Adapt text that moves into a branch of `choice`.
 
-    "#" stands for the number only directly inside a plural, so replace each "#" whose meaning would change.
+    The text moves from a branch of `enclosing`, or from outside all choices if `enclosing` is None. "#" stands for a
+    number only directly inside a plural, so replace each "#" whose meaning would change.
     """
     if isinstance(node, Choice):
         return node
-    in_plural = enclosing is not None and enclosing.is_plural
-    if not in_plural and not choice.is_plural:
+    plural = enclosing if enclosing and enclosing.is_plural else None
+    if not plural and not choice.is_plural:
         return node
-    if in_plural and enclosing and enclosing.has_offset and any(each["hash"] for each in _HASH.finditer(node)):
+    if plural and plural.has_offset and any(each["hash"] for each in _HASH.finditer(node)):
         raise _Unusable  # outside this plural, nothing can express the number minus the offset
-    number = f"{{{enclosing.name}, number}}" if in_plural and enclosing else "'#'"
+    number = f"{{{plural.name}, number}}" if plural else "'#'"
     return _HASH.sub(lambda match: number if match["hash"] else match[0], node)
 
 

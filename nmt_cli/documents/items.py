@@ -8,15 +8,15 @@ from nmt_cli.documents.segment import Parts
 
 @dataclass(frozen=True)
 class Item:
-    source: str = ""  # the markup or text of the item, unless it has `parts`
-    kind: str = "text"  # or "mark", "break" (line break or tab), "open" or "close" (a pair of tags with the same name)
-    name: str = ""  # the name of a tag; office documents also name texts
+    source: str = ""  # the markup or text of an item without `parts`
+    kind: str = "text"  # "text", "mark", "break" (a line break or tab), "open" or "close" (a start or end tag)
+    name: str = ""  # the name of a tag; in office documents, also the format or element of a text
     parts: Parts = field(default_factory=list)  # the content of a mark if it is to be translated
     joins: bool = False  # whether the words on both sides of a mark may form one word
 
 
 def inner(items: Sequence[Item]) -> tuple[int, int]:
-    """Return the range (start, end) of the items without the marks at both ends and the tags around the whole text.
+    """Leave out marks at both ends and tags around the whole text. Return the range (start, end) of the other items.
 
     If no item contains text, return the range of all items.
     """

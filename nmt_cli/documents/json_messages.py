@@ -41,7 +41,7 @@ class _Value:
     start: int
     end: int = 0
     kind: str = ""  # "{", "[", "string" or "literal"
-    members: list[tuple[int, str, "_Value"]] = field(default_factory=list)  # offset, key ("" in a list), value
+    members: list[tuple[int, str, "_Value"]] = field(default_factory=list)  # (offset, key, value); in a list, key is ""
 
 
 def read(text: str, options: ReadOptions) -> Document:
@@ -118,8 +118,6 @@ def _parsed(source: str) -> _Value:
             stack.pop().end = offset
             expected = "comma"
         elif "value" in expected and (kind != "mark" or mark in "[{"):
-            if len(stack) == 1 and root.members:
-                break
             value = _Value(start, offset, mark or kind)
             top.members.append((*(key or (start, "")), value))
             key, expected = None, "comma"

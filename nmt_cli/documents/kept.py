@@ -27,9 +27,9 @@ class Kept:
 
     @cached_property
     def _by_token(self) -> dict[str, list[list[str]]]:
-        """For each token, the phrases that begin with it, as lists of words, longest first.
+        """Map each token to the phrases that begin with it, longest first. Each phrase is a list of words.
 
-        The phrases are listed both as given and, if that differs, escaped for HTML.
+        If escaping for HTML changes a phrase, both forms are listed.
         """
         found = dict[str, list[list[str]]]()
         for phrase in dict.fromkeys([*self.phrases, *(escape(each, quote=False) for each in self.phrases)]):
@@ -72,12 +72,15 @@ class Kept:
 
 @lru_cache(maxsize=4)
 def kept_phrases(phrases: tuple[str, ...]) -> Kept:
-    """Return a `Kept`, which is cached because grouping many phrases takes long."""
+    """Return a `Kept` for these phrases. Cache it, because grouping many phrases by token takes a long time."""
     return Kept(phrases)
 
 
 def _end_of_phrase(text: str, words: list[str], offset: int) -> int:
-    """Return the end of the phrase at `offset`, or 0 if it is not there or ends inside a word."""
+    """Return the end of the phrase at `offset`, or 0 if the phrase is not there.
+
+    Also return 0 if the phrase ends inside a word of the text.
+    """
     for index, word in enumerate(words):
         if index:
             space = _SPACE.match(text, offset)

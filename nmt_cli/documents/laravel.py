@@ -20,11 +20,11 @@ _PHP_TOKEN = re.compile(
     r"|(?P<open>\[|array\s*+\()|(?P<close>[\])])|(?P<mark>=>|,)|(?P<other>-?\d[\d.]*+|true|false|null))",
     re.DOTALL | re.IGNORECASE,
 )
-# \n, \u{e9}, \xe9 or \351
+# An escape in double quotes, such as \n, \u{e9}, \xe9 or \351
 _ESCAPE = re.compile(r"\\(?:([nrtvef\\$\"])|u\{([0-9A-Fa-f]{1,6})\}|x([0-9A-Fa-f]{1,2})|([0-7]{1,3}))")
 _SINGLE = re.compile(r"\\(['\\])")
 _LETTERS = {"n": "\n", "r": "\r", "t": "\t", "v": "\v", "e": "\x1b", "f": "\f"}
-# The marks in "{0} none|[1,*] :n dogs": {0}, | and [1,*]
+# The marks of a plural, such as {0}, | and [1,*] in "{0} none|[1,*] :n dogs"
 _CHOICE = re.compile(r"(\||(?<![^|\s])(?:\{\d++\}|\[(?:\d++|\*),(?:\d++|\*)\]))")
 
 
@@ -33,7 +33,7 @@ def read(text: str, options: ReadOptions) -> Document:
     if not begin:
         raise wrong(text, 0, _KIND, "no “<?php return [...];”")
     found, stack, offset = Found(), list[str](), begin.end()
-    last: Message | None = None  # the last string, which is a value unless => follows
+    last: Message | None = None  # the last string; it is a key if => follows, or else a value
     while (match := _PHP_TOKEN.match(text, offset)) and (stack or match["open"]):
         offset = match.end()
         if match["mark"] != "=>" and last:

@@ -34,9 +34,9 @@ def lay_out(
 ) -> Parts:
     """Return the parts of a translation: its marks and its escaped text.
 
-    `units` are the spans of the units in `text`: words, parts of words, or punctuation. `paths` lists the elements
-    around each unit, outermost first. `marks` maps each gap, given as the number of units before
-    it, to its standalone marks.
+    `units` are spans in `text`. Each unit is a word, a part of a word, or punctuation. `paths` lists the elements
+    around each unit, outermost first. `marks` maps each gap between units to its standalone marks. The number of units
+    before a gap identifies the gap.
     """
     items, end = list[_Item](), 0
     for gap in range(len(units) + 1):
@@ -58,8 +58,9 @@ def lay_out(
 
 
 def _ordered(marks: list[MarkInGap], left: list[int], right: list[int]) -> list[MarkInGap]:
-    """Sort the marks in a gap: first those inside elements of the left unit, last those inside elements of the right.
+    """Sort the marks in a gap.
 
+    Marks in elements around the unit before the gap go first. Marks in elements around the unit after the gap go last.
     If this would change the order of `ordered` marks, move these marks out of elements that do not contain both units.
     """
 
@@ -79,7 +80,7 @@ def _common_length(one: list[int], other: list[int]) -> int:
 
 
 def _spaces(space: str, left: str, right: str, marks: list[Mark]) -> list[str]:
-    """Return the space to write before each mark in a gap and after the last. Without marks, return one item.
+    """Return the spaces to write in a gap: one before each mark, and one at the end of the gap.
 
     `space` is the text in the gap, usually white space. `left` is all text before it, and `right` all text after it.
     """
@@ -105,9 +106,9 @@ def _spaces(space: str, left: str, right: str, marks: list[Mark]) -> list[str]:
 def _is_apart(neighbor: str, character: str, space: str) -> bool:
     """Return whether to write a space between a mark and a character of the translation.
 
-    `neighbor` is the character on that side of the mark in the source, or "" for another mark. If it is white space,
-    write a space. If it is a letter or digit, write none. Otherwise, write one beside a letter or digit, and, unless
-    `space`, the text in the gap, is empty, beside punctuation that differs from the neighbor.
+    `neighbor` is `Mark.before` or `Mark.after`. `space` is the text in the gap. If `neighbor` is " ", write a space. If
+    `neighbor` is a letter or digit, write none. Otherwise, write a space if `character` is a letter or digit. If
+    `space` is not empty, also write one if `character` differs from `neighbor`.
     """
     if neighbor == " " or neighbor.isalnum():
         return neighbor == " "

@@ -1,8 +1,9 @@
 """Read Markdown (CommonMark with tables and strikethrough).
 
 The library markdown-it-py parses the document. This module finds the offset of each piece of text, and copies
-everything else unchanged. The library reports the lines and the content of each block, but inside a block only the
-order of the tokens. This module therefore wraps the library's inline rules, and records where each rule matches.
+everything else unchanged. For each block, the library reports the lines and the content. For the tokens inside a
+block, it reports only their order. This module therefore wraps the library's inline rules, and records where each rule
+matches.
 
 Parsing may take quadratic time. For each opening bracket, the library searches the rest of the paragraph. It also pads
 each row of a table to the width of the header. This module counts the characters searched and the cells added, and
@@ -43,13 +44,13 @@ _RULES: dict[str, Rule] = {
 _UNTRANSLATED_START = re.compile(r"\[[ xX]\][ \t]+|\[![A-Za-z]+\][ \t]*(?:\n|\Z)")  # "[x] " or "[!NOTE]"
 _NEW_LINE = re.compile(r"\r\n?|\n")
 _SPECIAL = re.compile(r"[\\`*_\[\]<>|&~]")
-# A document may take FREE_STEPS steps, and STEPS more per character. A character searched for a closing bracket is one
-# step, and a table cell added is _CELL steps. Manuals and lists of links need fewer than 3 steps per character.
+# A document may take FREE_STEPS steps, and STEPS more per character. To search one character for a closing bracket is
+# one step, and to add a table cell is _CELL steps. Manuals and lists of links need fewer than 3 steps per character.
 STEPS, FREE_STEPS, _CELL = 20, 100_000, 30
 # Types of tokens that attributes may follow
 _WITH_ATTRIBUTES = {"link_close", "em_close", "strong_close", "s_close", "code_inline", "image"}
 _STEPS_LEFT = "steps left"  # key in the `env` that markdown-it passes to every rule
-# "# ", "- ", "1. ", "---" or ">"
+# A marker that begins a block: "# ", "- ", "1. ", "---" or ">"
 _BLOCK_START = re.compile(r"(?:#{1,6}|[-+]|\d+[.)])(?=\s|\Z)|(?:[-=]+)\Z|>")
 
 
@@ -70,7 +71,7 @@ def parse(text: str, protection: Protection | None = None) -> Parts:
             parts += [body[end:start], *html.parse(body[start:stop], protection)]
             end = stop
         elif token.type == "inline" and token.map:
-            source, offsets = _find_block(token, body, lines, starts, end)
+            source, offsets = _find_block(token, lines, starts, end)
             inside = _BlockReader(source, offsets, body, env, protection).parts() if source else []
             if any(isinstance(part, MarkedSegment) for part in inside):
                 parts += [body[end : offsets[0]], *inside]
@@ -147,11 +148,11 @@ def _apply_rule(rule: Rule, state: StateInline, silent: bool) -> bool:
     return True
 
 
-def _find_block(token: Token, body: str, lines: list[str], starts: list[int], after: int) -> tuple[str, list[int]]:
-    """Find a block in `body`, from offset `after` on. Return its source, and the offsets of its characters and end.
+def _find_block(token: Token, lines: list[str], starts: list[int], after: int) -> tuple[str, list[int]]:
+    """Find a block in the body, from offset `after` on. Return its source and the offsets of its characters and end.
 
     Both results are empty if the block is not found, for example because the library expanded tabs. `lines` are the
-    lines of `body`, and `starts` their offsets.
+    lines of the body, and `starts` their offsets.
     """
     found, offsets = list[str](), list[int]()
     assert token.map

@@ -1,12 +1,12 @@
 """Rules for markdown-it-py that keep the syntax of Markdown dialects out of the translation.
 
-CommonMark would join lines in this syntax to the text around them. These rules copy the lines, except titles in
-them, which are read as Markdown. The syntax is documented by Pandoc, MyST, Docusaurus, VitePress, Python-Markdown with
-PyMdown, kramdown, Hugo, Liquid and MDX. mdit-py-plugins supports part of the syntax, but its rules take quadratic time,
-because they search the rest of the text at every marker.
+CommonMark would join lines in this syntax to the text around them. These rules copy such lines. Only
+titles and the text after markers such as "[^1]:" are read as Markdown. The syntax is documented by Pandoc, MyST,
+Docusaurus, VitePress, Python-Markdown with PyMdown, kramdown, Hugo, Liquid and MDX. mdit-py-plugins supports part of
+the syntax, but its rules take quadratic time, because they search the rest of the text at every marker.
 
-The rules here take linear time. A search for the end of a region stops at a blank line or at the start of another
-region, or else all text searched is copied. So no text is searched many times.
+The rules here take linear time. A search for the end of a region either stops at a blank line or at the start of
+another region, or copies all the text searched. Therefore, no text is searched many times.
 """
 
 import re
@@ -76,7 +76,7 @@ _TAG, _TAG_END = re.compile(r"\{\{[<%]|\{%"), re.compile(r"[>%]\}\}|%\}")
 _LISTING = re.compile(r"\{\{<[ \t]*highlight\b|\{%-?[ \t]*(?:highlight|comment)\b")
 _LISTING_END = re.compile(r"\{\{<[ \t]*/highlight[ \t]*>\}\}|\{%-?[ \t]*end(?:highlight|comment)[ \t]*-?%\}")
 _GRID = re.compile(r"\+(?:[-=:]++\+)++[ \t]*+")
-_FIRST = set("{[@$(+<-!:/\\?%;,.~`=*|")  # the characters that may begin a line to copy
+_FIRST = set("{[@$(+<-!:/\\?%;,.~`=*|")  # the characters that may begin a line in this syntax, except in _CONTENTS
 _SPAN = re.compile(
     r"""\$\$(?:[^$\\]|\\.|\$(?!\$))++\$\$                       # formulas, with Pandoc's rule for dollars
     |\$(?![\s$])(?:[^$\\\s]|\\.|\s(?!\$))++\$(?!\d)
@@ -102,7 +102,7 @@ def add_rules(parser: MarkdownIt) -> None:
 def end_attributes(source: str) -> int:
     """Return the offset of the attributes at the end of a block, or of the white space before them.
 
-    Return the length of the block if it has none.
+    Return the length of the block if it has no attributes at its end.
     """
     offset = source.rfind("{")
     while offset > 0 and source[offset - 1].isspace():
@@ -199,7 +199,7 @@ def _end_of_paragraph(
     again: re.Pattern[str],
     label: re.Pattern[str],
 ) -> int:
-    """Return the number of the line after the line that ends with `close` and `label`, or 0 if there is no such line.
+    """Find the line that ends with `close` and `label`. Return the number of the next line, or 0 if there is none.
 
     The search stops at the end of the paragraph, or where `again` matches the start of another region. `rest` is the
     text of line `number` after the opening marker.

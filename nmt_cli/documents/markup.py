@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 
 from nmt_cli.documents.document import ReadOptions
+from nmt_cli.documents.encodings import valid_text
 from nmt_cli.documents.items import Item, inner
 from nmt_cli.documents.package import Member
 from nmt_cli.documents.segment import Parts, Rewritten, SegmentBuilder, plain_parts, render
@@ -12,7 +13,7 @@ from nmt_cli.documents.xml import INVALID, Spelling, Token, tokens_of
 from nmt_cli.system.errors import DataError
 
 _DEEPEST = 100  # maximum depth of elements; office documents have a few dozen levels
-_MOST_TAGS = 5_000_000  # about 1 GB of memory
+_MOST_TAGS = 5_000_000  # a file with this many tags takes about 1 GB of memory
 _BOMS = {b"\xff\xfe": "utf-16-le", b"\xfe\xff": "utf-16-be"}
 _NAMESPACE = re.compile(r"\sxmlns(?::(?P<prefix>[^\s=\"'<>]+))?\s*=\s*[\"'](?P<uri>[^\"'<>]*)[\"']")
 _ATTRIBUTE = re.compile(r"(?<=\s)(?P<name>[^\s=\"'<>/]++)\s*+=\s*+(?P<quote>[\"'])(?P<value>[^<]*?)(?P=quote)")
@@ -27,10 +28,7 @@ def xml_text(data: bytes, name: str) -> tuple[str, str]:
     tags.
     """
     encoding = _BOMS.get(data[:2], "utf-8")
-    try:
-        text = data.decode(encoding)
-    except UnicodeDecodeError as error:
-        raise DataError(f"{name[:60]} is not {encoding.upper()}: byte {error.start:,} is invalid") from None
+    text = valid_text(data, encoding, name[:60])
     if "<!ENTITY" in text:
         raise DataError(f"{name[:60]} declares entities, which nmt does not support")
     if text.count("<") > _MOST_TAGS:
@@ -43,15 +41,15 @@ def xml_text(data: bytes, name: str) -> tuple[str, str]:
 class Markup:
     """The tokens of an XML file.
 
-    `names` lists the tag name of each token, or "" if the token is not a tag. In these names, the prefixes in
-    `namespaces` replace the file's own namespace prefixes. `ends` maps the index of each start tag to the index of its
-    end tag.
+    `names` lists the tag name of each token, or "" if the token is not a tag. Files choose their own namespace
+    prefixes. `names` has the usual prefix of each known namespace instead. `ends` maps the index of each start tag to
+    the index of its end tag.
     """
 
     def __init__(self, data: bytes, file_name: str, namespaces: Mapping[str, str]) -> None:
-        """`namespaces` maps URIs to prefixes.
+        """`namespaces` maps the URI of each known namespace to its usual prefix.
 
-        Raise DataError if the file is not well-formed or nests elements too deeply, or if `xml_text` does.
+        Raise DataError if the file is not well-formed or nests elements too deeply, or if `xml_text` refuses it.
         """
         self.text, self.encoding = xml_text(data, file_name)
         self.tokens = tokens_of(self.text)
@@ -63,9 +61,13 @@ class Markup:
         self.ends = self._end_tags(file_name)
 
     def own(self, name: str) -> str:
-        """Convert an element's name from the prefix in `namespaces` to the prefix that the file uses."""
+        """Replace the usual prefix in an element's name with the prefix that the file uses."""
         prefix, _, local = name.partition(":")
         return self._prefixes_in_file.get(prefix, f"{prefix}:") + local
+
+    def starts(self, name: str) -> list[int]:
+        """Return the indices of the start tags of all elements with this name, in order."""
+        return sorted(index for index in self.ends if self.names[index] == name)
 
     def source(self, begin: int, end: int) -> str:
         return "".join(self.sources[begin:end])
@@ -109,16 +111,22 @@ class Reader:
     paragraphs: frozenset[str] = frozenset()  # names of the elements that are paragraphs
     texts: frozenset[str] = frozenset()  # names of elements that contain nothing but text
     copied: frozenset[str] = frozenset()  # names of elements without text to translate
-    attributes: Mapping[str, tuple[str, ...]] = {}  # for each element, the attributes with text
+    attributes: Mapping[str, tuple[str, ...]] = {}  # maps names of elements to names of attributes with text
 
     def __init__(self, data: bytes, name: str, options: ReadOptions) -> None:
         self.markup = Markup(data, name, self.namespaces)
-        self.options = options
         self.protection = options.protection()
         self.language = options.language.replace("_", "-")
 
     def parts(self) -> Parts:
-        return self.walk(0, len(self.markup.tokens))
+        parts = self.walk(0, len(self.markup.tokens))
+        if not self.language:
+            return parts
+        return [self.with_language(part) if isinstance(part, str) else part for part in parts]
+
+    def with_language(self, source: str) -> str:
+        """Return a part without text to translate. Derived classes set the language in it to the target language."""
+        return source
 
     def member(self) -> Member:
         return Member(self.markup.text, self.parts(), self.markup.encoding)
@@ -180,7 +188,8 @@ class Reader:
     ) -> Parts:
         """Return the parts of a paragraph's items. A segment ends at each item of the kind "break".
 
-        `add_text` adds an item of text to a builder. Marks and tags replace "{}" in `template`, which delimits them.
+        `add_text` adds an item of text to a builder. Marks and tags are written as `template`, with their source in
+        place of "{}".
         """
         parts, begin = Parts(), 0
         for stop in [*(index for index, item in enumerate(items) if item.kind == "break"), len(items)]:
@@ -204,7 +213,8 @@ class Reader:
 def rewritten(inside: Parts, source: str, write: Callable[[str], str]) -> Rewritten:
     """Let `write` convert the translation of `inside` to markup.
 
-    If the translation differs from the original only in white space, write `source` instead.
+    `source` is the markup of the original. If the translation differs from the original only in white space, keep
+    `source`.
     """
     return Rewritten(inside, partial(_source_or_markup, _without_spaces(render(inside)), source, write))
 

@@ -1,8 +1,8 @@
 """Translate files of messages. A message is a string that a program loads by a key.
 
 The module for each format finds the messages and their offsets, and unescapes and escapes strings. Messages that the
-translation does not change are copied byte for byte. So is everything around the messages, except plural categories and
-attributes such as the language.
+translation does not change are copied byte for byte. Around the messages, only plural categories and attributes such as
+the language may change.
 """
 
 import re
@@ -26,11 +26,12 @@ _MODIFIER = "(?:Raw)?(?:Ctrl|Control|Alt|Shift|Cmd|Command|Meta|Option|Super|Win
 _SHORTCUT = rf"(?:{_MODIFIER})++(?:\w++|\S)|F\d{{1,2}}|Del|Esc|Ins|PgDn|PgUp"
 # Line ends and tabs divide a message. A shortcut after a tab, as in Open\tCtrl+O, is copied.
 LINES = re.compile(rf"(\r\n?|\n|\t(?:(?:{_SHORTCUT})(?![^\r\n\t]))?)")
-# Values that are not text: keys such as "menu.file_open", file names, paths, colors and, in _DATE, date patterns.
+# Matches values that are not text: keys such as "menu.file_open", file names, paths and colors.
 _IDENTIFIER = re.compile(
     r"\s*+(?:[a-z][\w-]*+(?:\.[a-z_][\w-]++)++(?:\.[A-Z]\w*+)?+|[a-z][^\W_]*+(?:_\w++)++|[a-z]++(?:-[a-z]*+)*+\d[\w-]*+"
     r"|(?:\.{1,2}|@?[\w-]++)?+(?:/[\w@-]++)++\.\w++|\.{0,2}/[\w@-]++(?:/[\w@-]++)*+/?+|#[0-9A-Fa-f]{3,8}|:\w++)\s*+"
 )
+# Matches each element of a date pattern such as "%d.%m.%Y".
 _DATE = re.compile(r"%[-_^]?+[A-Za-z]|[^\w%]")
 
 
@@ -51,8 +52,8 @@ def is_code(text: str) -> bool:
 class MessageText:
     """The text of a message, in parts. An ICU message becomes several sentences.
 
-    If a message that is not ICU has an accelerator mark, as in "&Open", the parts lack the mark, and `write` inserts it
-    into the translation.
+    The parts of any other message lack its accelerator mark, such as "&" in "&Open". `write` inserts the mark into the
+    translation.
     """
 
     def __init__(self, source: str, cut: Cut, protection: Protection | None, language: str) -> None:
@@ -91,7 +92,7 @@ class Message:
 
 @dataclass
 class Plural:
-    """An entry of the file for one plural category, from offset `start` to `end`: the category's name and a message."""
+    """An entry with the name of a plural category and its message. It spans the file from offset `start` to `end`."""
 
     category: str
     name: tuple[int, int]  # the offsets of the category's name in the file
@@ -137,7 +138,7 @@ class MessageFile(Document):
         self._groups = [group for group in found.groups if any(item.category == "other" for item in group.items)]
         self._removed = list[Edit]()
         gone = {start for group in self._groups for start in self._remove_unused(group)}
-        self._texts = dict[int, tuple[Message, MessageText]]()  # by offset
+        self._texts = dict[int, tuple[Message, MessageText]]()  # the keys are the offsets of the messages
         for message in found.messages:
             if message.start not in gone:
                 protection = options.protection(strict=True, flags=message.flags)
@@ -171,13 +172,11 @@ class MessageFile(Document):
     def _additions(self, group: PluralGroup, written: dict[int, str]) -> list[Edit]:
         """Return edits that add missing plural categories of the target language, with the text of "other".
 
-        If the target language also uses "one" for other numbers than 1, and "one" lacks a placeholder of "other", as in
-        "one file", also replace the text of "one" in `written` with that of "other".
+        Some languages use "one" for more numbers than 1. There, a text without the number, such as "one file", would be
+        wrong. So if "one" lacks a placeholder of "other", replace its text in `written` with the text of "other".
         """
         by_name = {item.category: item for item in group.items}
         other = by_name["other"]
-        if other.message.start not in written:
-            return []
         text, one = written[other.message.start], by_name.get("one")
         if one and one.message.start in written and not one_is_exact(self._language) and self._language:
             protection = Protection(strict=True, flags=one.message.flags)

@@ -37,7 +37,8 @@ _STYLE = re.compile(
 _STYLE_NAME = re.compile(r"\sstyle:name=[\"']([^\"']*)[\"']")
 _TEXT_STYLE = re.compile(r"\sstyle:family=[\"']text[\"']")
 _STYLE_OF = re.compile(r"\stext:style-name=[\"']([^\"']*)[\"']")
-# Properties that change how text looks. Spans whose style has none, as LibreOffice creates them, get no tags.
+# Matches a property that changes how text looks. LibreOffice creates spans whose style has no such property. They get
+# no tags.
 _VISIBLE = re.compile(
     r"\s(?!officeooo:|loext:|xmlns:|(?:fo|style):(?:language|country|script|rfc-language-tag)(?:-\w+)?=)[\w:-]+=[\"']"
 )
@@ -69,13 +70,7 @@ class _TextReader(Reader):
             if match and not derived and not _VISIBLE.search(style["inside"]):
                 self._invisible.add(match[1])
 
-    def parts(self) -> Parts:
-        parts = super().parts()
-        if not self.language:
-            return parts
-        return [self._in_language(part) if isinstance(part, str) else part for part in parts]
-
-    def _in_language(self, source: str) -> str:
+    def with_language(self, source: str) -> str:
         """Set the language in the metadata and in the default styles to the target language."""
         language, _, region = with_region(self.language).partition("-")
 
@@ -86,7 +81,7 @@ class _TextReader(Reader):
         return _PROPERTY.sub(with_region(self.language), source)
 
     def is_copied(self, index: int) -> bool:
-        """Also copy cells that contain numbers, dates or formulas, and the prompts in slide placeholders."""
+        """Besides the elements in `copied`, copy cells with numbers, dates or formulas, and prompts on slides."""
         name, source = self.markup.names[index], self.markup.sources[index]
         if name == "table:table-cell":
             kind = _VALUE_TYPE.search(source)
@@ -95,7 +90,7 @@ class _TextReader(Reader):
 
     def paragraph(self, begin: int, end: int) -> Parts:
         markup, items, index = self.markup, list[Item](), begin + 1
-        hidden = set[int]()  # end tags of spans whose style is invisible
+        hidden = set[int]()  # the indices of the end tags of spans that do not change how text looks
         while index < end - 1:
             kind, name, stop = markup.tokens[index].kind, markup.names[index], index + 1
             if kind == "text":
@@ -119,7 +114,7 @@ class _TextReader(Reader):
         return self.markup.names[index] == "text:span" and (not match or match[1] in self._invisible)
 
     def _other(self, index: int, stop: int) -> Item:
-        """Return the item for an element other than a span: a space, a break, or a mark that may contain paragraphs."""
+        """Return a space, a break or a mark for an element that is not a span. A mark may contain paragraphs."""
         name, source = self.markup.names[index], self.markup.source(index, stop)
         if name == "text:s":
             return Item(source, name=name)
@@ -144,6 +139,5 @@ def read(data: bytes, options: ReadOptions) -> Package:
     members = dict[str, Member]()
     for name in archive.names:
         if _MEMBER.fullmatch(name):
-            reader = _TextReader(archive.read(name), name, options)
-            members[name] = reader.member()
+            members[name] = _TextReader(archive.read(name), name, options).member()
     return Package(archive, members)

@@ -5,10 +5,12 @@ properties such as the title. It copies fields, deleted text and formulas.
 """
 
 import re
-from collections.abc import Collection
+from collections.abc import Callable, Collection
+from functools import partial
 
 from nmt_cli.documents.archive import Archive
 from nmt_cli.documents.document import ReadOptions
+from nmt_cli.documents.markup import Markup, Reader
 from nmt_cli.documents.package import Member, Package, with_region
 from nmt_cli.documents.runs import RunReader
 from nmt_cli.documents.segment import Parts
@@ -19,7 +21,7 @@ _TYPES = "[Content_Types].xml"
 _OVERRIDE = re.compile(r"<(?:\w+:)?Override\b(?P<attributes>[^<>]*)>")
 _PART = re.compile(r"\sPartName=[\"'](?:/)?([^\"'<>]*)[\"']")
 _TYPE = re.compile(r"\sContentType=[\"']([^\"'<>]*)\+xml[\"']")
-_ROOTS = "http://schemas.openxmlformats.org", "http://purl.oclc.org/ooxml"  # in transitional and strict files
+_ROOTS = "http://schemas.openxmlformats.org", "http://purl.oclc.org/ooxml"  # of transitional and strict files
 _PREFIXES = {
     "wordprocessingml": "w",
     "drawingml": "a",
@@ -48,7 +50,10 @@ def _namespaces() -> dict[str, str]:
 
 
 class _TextReader(RunReader):
-    """Reads any member with paragraphs."""
+    """Reads any member with paragraphs.
+
+    Elements in `copied` are copied. `kept` returns the start tags of further elements to copy, as indices.
+    """
 
     namespaces = _namespaces()
     texts = frozenset({"c:v", "dc:title", "dc:subject", "dc:description", "cp:keywords", "cp:category"})
@@ -56,44 +61,19 @@ class _TextReader(RunReader):
     attributes = dict.fromkeys(("wp:docPr", "p:cNvPr", "pic:cNvPr", "xdr:cNvPr"), ("descr", "title"))
     attributes |= {"v:shape": ("alt",), "w:tblCaption": ("w:val",), "w:tblDescription": ("w:val",)}
 
-    def in_language(self, source: str) -> str:
-        return _in_language(source, self.language)
-
-
-class _MasterReader(_TextReader):
-    """Reads slide layouts and slide masters. The prompts in their placeholders are copied."""
-
-    def is_copied(self, index: int) -> bool:
-        markup = self.markup
-        is_shape = markup.names[index] == "p:sp" and any(
-            name == "p:ph" for name in markup.names[index : markup.end(index)]
-        )
-        return is_shape or super().is_copied(index)
-
-
-class _StringReader(_TextReader):
-    """Reads the shared strings of a workbook. `kept` contains the indices of the strings to copy."""
-
-    def __init__(self, data: bytes, name: str, options: ReadOptions, kept: Collection[int]) -> None:
+    def __init__(
+        self, data: bytes, name: str, options: ReadOptions, kept: Callable[[Markup], Collection[int]] | None = None
+    ) -> None:
         super().__init__(data, name, options)
-        items = [index for index in self.markup.ends if self.markup.names[index] == "x:si"]
-        self._kept = {index for number, index in enumerate(sorted(items)) if number in kept}
+        self._kept = kept(self.markup) if kept else ()
 
     def is_copied(self, index: int) -> bool:
         return index in self._kept or super().is_copied(index)
 
-
-class _SheetReader(_TextReader):
-    """Reads the inline strings of a worksheet. `rows` contains the header cells, which are copied, or is None."""
-
-    def __init__(self, data: bytes, name: str, options: ReadOptions, rows: Rows | None) -> None:
-        super().__init__(data, name, options)
-        self._rows = rows
-
-    def is_copied(self, index: int) -> bool:
-        is_cell = self.markup.names[index] == "x:c"
-        kept = is_cell and self._rows is not None and is_header(self.markup.sources[index], self._rows)
-        return kept or super().is_copied(index)
+    def in_language(self, source: str) -> str:
+        if not self.language:
+            return source
+        return _LANGUAGE.sub(lambda match: match["before"] + with_region(self.language), source)
 
 
 class _LanguageReader(_TextReader):
@@ -106,17 +86,28 @@ class _LanguageReader(_TextReader):
 class _PropertyReader(_TextReader):
     """Reads the properties of a document, such as the title, and sets the property for the language."""
 
-    def parts(self) -> Parts:
-        parts = super().parts()
-        if not self.language:
-            return parts
-        language = with_region(self.language)
-        return [_PROPERTY.sub(language, part) if isinstance(part, str) else part for part in parts]
+    def with_language(self, source: str) -> str:
+        return _PROPERTY.sub(with_region(self.language), source)
+
+
+def _prompts(markup: Markup) -> set[int]:
+    """Return the placeholders of a slide layout or slide master. Their text is a prompt."""
+    return {index for index in markup.starts("p:sp") if "p:ph" in markup.names[index : markup.end(index)]}
+
+
+def _strings(numbers: Collection[int], markup: Markup) -> set[int]:
+    """Return the shared strings with these numbers."""
+    return {index for number, index in enumerate(markup.starts("x:si")) if number in numbers}
+
+
+def _header_cells(rows: Rows, markup: Markup) -> set[int]:
+    return {index for index in markup.starts("x:c") if rows and is_header(markup.sources[index], rows)}
 
 
 _SHEET, _STRINGS = "spreadsheetml.worksheet", "spreadsheetml.sharedStrings"
-# The readers of the other members with text or a language, by the last two words of the content type.
-_READERS: dict[str, type[_TextReader]] = {
+# Maps the last two words of a content type to the reader for its members. `read` chooses the readers for worksheets and
+# shared strings.
+_READERS: dict[str, Callable[[bytes, str, ReadOptions], Reader]] = {
     "document.main": _TextReader,
     "template.main": _TextReader,
     "macroEnabled.main": _TextReader,
@@ -130,8 +121,8 @@ _READERS: dict[str, type[_TextReader]] = {
     "wordprocessingml.settings": _LanguageReader,
     "presentationml.slide": _TextReader,
     "presentationml.notesSlide": _TextReader,
-    "presentationml.slideLayout": _MasterReader,
-    "presentationml.slideMaster": _MasterReader,
+    "presentationml.slideLayout": partial(_TextReader, kept=_prompts),
+    "presentationml.slideMaster": partial(_TextReader, kept=_prompts),
     "presentation.main": _LanguageReader,
     "slideshow.main": _LanguageReader,
     "drawingml.chart": _TextReader,
@@ -156,9 +147,11 @@ def read(data: bytes, options: ReadOptions) -> Package:
         if kind in _READERS:
             members[name] = _READERS[kind](content, name, options).member()
         elif kind == _STRINGS:
-            members[name] = _StringReader(content, name, options, shared_headers(archive, tables)).member()
+            kept = partial(_strings, shared_headers(archive, tables))
+            members[name] = _TextReader(content, name, options, kept).member()
         elif b"inlineStr" in content:
-            members[name] = _SheetReader(content, name, options, tables.get(name)).member()
+            kept = partial(_header_cells, tables.get(name, {}))
+            members[name] = _TextReader(content, name, options, kept).member()
     if not members:
         raise DataError("the file has no Word, PowerPoint or Excel text. Check its format")
     return Package(archive, members)
@@ -172,7 +165,3 @@ def _content_types(text: str) -> dict[str, str]:
         if part and kind:
             found[part[1]] = ".".join(kind[1].split(".")[-2:])
     return found
-
-
-def _in_language(source: str, language: str) -> str:
-    return _LANGUAGE.sub(lambda match: match["before"] + with_region(language), source) if language else source

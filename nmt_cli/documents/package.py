@@ -18,13 +18,13 @@ _CODE_WITH_REGION = {code.split("-")[0]: code for code in _CODES.split()}
 def with_region(language: str) -> str:
     """Return the code that office programs expect, such as de-DE for de.
 
-    If the language is unknown or has a region or script already, only replace "_" with a hyphen.
+    In a code that has a region or script, or whose language is unknown, only replace "_" with a hyphen.
     """
     return _CODE_WITH_REGION.get(language, language.replace("_", "-"))
 
 
 class Member(NamedTuple):
-    """A member whose text is translated or whose language is set."""
+    """A file in the archive. Its text is translated, or its language is set."""
 
     source: str
     parts: Parts

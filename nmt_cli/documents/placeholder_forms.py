@@ -1,9 +1,10 @@
 """The forms of placeholders, with links to the documentation that defines them.
 
-Forms in DELIMITED are recognized in all text. Forms in PLAIN are recognized unless the message has flags, such as
-gettext's c-format, which enable other forms. Forms in FLAGGED resemble prose, so they need a flag. A flag such as
-no-c-format disables forms. Forms are listed in order of precedence. Matching takes time linear in the length of the
-text, because every pattern is possessive, bounded, or cannot extend past the next occurrence of its first character.
+Forms in DELIMITED are recognized in all text. A message can have flags. A flag such as gettext's c-format enables the
+forms that FLAGS lists for it, and no-c-format disables them. Forms in PLAIN are recognized if no flag enables any form.
+Forms in FLAGGED resemble prose, so they need a flag. Forms are listed in order of precedence. Matching takes time
+linear in the length of the text, because every pattern is possessive, bounded, or cannot extend past the next
+occurrence of its first character.
 """
 
 from typing import NamedTuple
@@ -14,7 +15,7 @@ GETTEXT = "https://www.gnu.org/software/gettext/manual/html_node/"  # chapter 15
 class Form(NamedTuple):
     pattern: str  # without capturing groups, except a group that a backreference needs
     source: str  # the addresses of the documentation
-    ordered: bool = False  # whether placeholders must keep their order, because each takes the next argument
+    ordered: bool = False  # whether placeholders must keep their order. For example, each %s takes the next argument
 
 
 _FORMAT_STRINGS = "https://docs.python.org/3/library/string.html#formatstrings"
@@ -140,12 +141,14 @@ PLAIN = {
         r"%(?<!\d%)\d++%|%\|[^|\s]{1,20}+\|",
         "https://www.boost.org/doc/libs/release/libs/format/doc/format.html#syntax",
     ),
-    "percent_word": Form(  # at least four characters; ordered, because "%dpage" may be the directive %d and text
+    # The word has at least four characters. The form is ordered, because "%dpage" may be the directive %d and a word.
+    "percent_word": Form(
         r"%(?<![\w%]%)(?!n[A-Z])[A-Za-z_][A-Za-z0-9_]{3,}+(?:-\w++)*+",
         "https://api.drupal.org/api/drupal/core%21includes%21bootstrap.inc/function/t",
         ordered=True,
     ),
-    "printf": Form(  # after a digit, only %d, %s and %@ at the end of a word: "50%-off" contains no directive
+    # "50%-off" contains no directive. So after a digit, only %d, %s and %@ match, and only at the end of a word.
+    "printf": Form(
         rf"%(?<!\d%)[-+#0']*+{_WIDTH}{_SIZE}(?:[diouxXeEfFgGaAcCrsSp@]|n(?![a-z_])|[bBvqTUjDO](?!\w))|%(?<=\d%)[ds@](?!\w)",
         "https://pubs.opengroup.org/onlinepubs/9799919799/functions/printf.html; "
         "https://developer.apple.com/library/archive/documentation/Cocoa/Conceptual/Strings/Articles/formatSpecifiers.html",
@@ -181,7 +184,8 @@ PLAIN = {
 
 _SPACED = "spaced"
 FLAGGED = {
-    _SPACED: Form(  # directives with the space flag, which resemble prose such as "100% fine"
+    # Directives with the space flag resemble prose: "% f" is a directive, but not in "100% fine".
+    _SPACED: Form(
         rf"%(?<![\w%]%) [-+#0]*+\d*+(?:\.\d++)?+{_SIZE}[diouxXeEfFgG](?![^\W\d_])",
         "https://pubs.opengroup.org/onlinepubs/9799919799/functions/printf.html",
         ordered=True,

@@ -1,4 +1,4 @@
-"""Hide the placeholders used by programs and translation tools from the model."""
+"""Hide placeholders of programs and translation tools from the model."""
 
 import functools
 import re
@@ -18,7 +18,8 @@ _LETTER, _WITHIN = rf"[^\W{WIDE}]", r"[\w'/-]{0,20}+"
 _BRACKET = re.compile(
     rf"(?<={_LETTER})[(\[{{<]{_WITHIN}[)\]}}>]|[(\[{{<]{_WITHIN}[)\]}}>](?={_LETTER})|(?P<single>[()\[\]{{}}<>])"
 )
-_JOINT = re.compile(r"[^\w\s]*+")  # matches punctuation or nothing; placeholders separated only by this are merged
+# Matches punctuation or nothing. Placeholders are merged if only a match separates them.
+_JOINT = re.compile(r"[^\w\s]*+")
 # The numbered tags of i18next and Lingui. `_TAG` also matches named tags, if all their attributes have values.
 _NUMBERED = r"</?\d{1,4}\s*+>"
 _VALUE = r"\"[^\"<>]*+\"|'[^'<>]*+'|[^\s\"'<>]++"
@@ -36,21 +37,22 @@ class Protection:
 
     A named tag is hidden only if the text contains both an opening and a closing tag with this name.
 
-    Use `strict` for the strings of programs: it also hides brackets, each pair like two tags, so that the translation
-    keeps the number of brackets and tags. `flags` are gettext's flags, which select the forms of placeholders.
+    `strict` is for the strings of programs. It also hides brackets, and treats a pair of brackets like two tags. The
+    translation then keeps the number of brackets and tags. `flags` are gettext's flags, which select the forms of
+    placeholders.
     """
 
     def __init__(
         self, *, strict: bool = False, flags: Collection[str] = (), kept: Kept | None = None, forms: bool = True
     ) -> None:
-        """`kept` contains the phrases and the pattern to keep.
+        """In addition to placeholders and tags, hide the phrases in `kept` and the matches of its pattern.
 
-        If `forms` is false, nothing else is hidden. Then `kept` must be given, and `strict` must be false.
+        If `forms` is false, hide nothing else. Then `kept` must be given, and `strict` must be false.
         """
         self.once = self.brackets = strict
         self._kept, self._has_forms = kept, forms
         self._pattern = _compiled(_forms(frozenset(flags)), f"(?P<tag>{_TAG.pattern})")
-        # A translation must not contain new matches, because a program would read them as placeholders.
+        # A translation must not add matches, because a program would read them as placeholders.
         brackets = "|[()\\[\\]{}<>]" if strict else ""
         self.forbidden = _compiled(_forms(frozenset(flags)), f"{_NUMBERED}{brackets}") if forms else None
 
@@ -132,8 +134,8 @@ def _forms(flags: frozenset[str]) -> tuple[str, ...]:
 def _compiled(names: tuple[str, ...], others: str) -> re.Pattern[str]:
     """Return a pattern that matches the named forms and the pattern `others`. Each form has a group of the same name.
 
-    After a word character, ".", "+" or "-", a match may begin only at punctuation, "_", or h, f or w (as in http, ftp,
-    www). Trying every letter would dominate the running time.
+    Trying every letter of a word would dominate the running time. So a match that begins with a letter or digit must
+    not follow a word character, ".", "+" or "-". Exceptions are h, f and w, which begin http, ftp and www.
     """
     forms = "|".join([*(f"(?P<{name}>{FORMS[name].pattern})" for name in names), others])
     return re.compile(rf"(?:(?=[^\w\s]|[_hfw])|(?<![\w.+-]))(?:{forms})", re.DOTALL)

@@ -20,10 +20,12 @@ from nmt_cli.documents.segment import Element, Mark, MarkedSegment, Parts
 _NEARER = 8  # each word weighs this many times as much as the next word farther from the mark
 _FARTHEST = 8  # only this many words on each side of the mark have a weight
 _AFTER = 1.1  # weight of a word after the mark, relative to a word equally far before it
-# Cost of each unit between a word and the mark if the mark is on the correct side of the word. On the wrong side, n
-# units cost sqrt(n).
+# A unit is a word, a part of a word, or punctuation in the translation. If a mark is on the same side of a word as in
+# the source, each unit between the word and the mark costs _PAST. Otherwise, the mark would have to cross n units to
+# reach that side, and the cost is sqrt(n).
 _PAST = 0.3
-_ATTACHED = 20  # if the mark touches only the word on one side, the weights on the other side are divided by this
+# If the mark touches only one of its two neighbors, _costs divides the weights of words on the other side by _ATTACHED.
+_ATTACHED = 20
 _WORD = re.compile(r"\w+|[^\w\s]")
 # Scripts without spaces between words: Thai, Lao, Burmese, Khmer, Chinese, Japanese. There, each token is a unit.
 UNSPACED = re.compile("[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3001-\u30ff\u31f0-\u9fff\U00020000-\U0003ffff]")
@@ -57,7 +59,7 @@ _Run: TypeAlias = tuple[int, int]  # the index of the first unit, and the index 
 def place_marks(segment: MarkedSegment, aligned: Aligned) -> Parts:
     """Return the translation, escaped for the document, with all marks. If it is blank, return the source instead.
 
-    If the segment contains smaller segments, divide the translation among them, and return the parts with them.
+    If the segment consists of smaller segments, divide the translation among them and return their parts.
     """
     if segment.forbidden:
         aligned = replace(aligned, text=_without_forbidden(segment.forbidden, segment.text, aligned.text))
@@ -85,7 +87,7 @@ def place_marks(segment: MarkedSegment, aligned: Aligned) -> Parts:
 
 
 def _without_forbidden(forbidden: re.Pattern[str], source: str, text: str) -> str:
-    """Blank out each match of `forbidden` beyond the number in the source. Offsets do not change."""
+    """Replace a match of `forbidden` by spaces if the text has it more often than the source. Offsets do not change."""
     allowed = Counter(match[0] for match in forbidden.finditer(source))
 
     def written(match: re.Match[str]) -> str:
@@ -106,7 +108,7 @@ def _units(segment: MarkedSegment, aligned: Aligned) -> list[_Unit]:
         if not token.strip():
             continue
         unit = _Unit(begin, begin + len(token.strip()), origin)
-        # A token begins a unit if it copies source text that follows a tag. So a tag in a word splits the copy, too.
+        # A token that copies the source text after a tag begins a unit. The tag can then split a copied word.
         copied = origin in edges and segment.text.startswith(token.strip(), origin)
         if units and units[-1].end == begin and _continues_word(aligned.text, begin) and not copied:
             units[-1] = replace(units[-1], end=unit.end)
@@ -121,7 +123,10 @@ def _units(segment: MarkedSegment, aligned: Aligned) -> list[_Unit]:
 
 
 def _with_own_punctuation(source: str, text: str, unit: _Unit) -> _Unit:
-    """If a unit is punctuation, link it to the nearest equal punctuation in the source: its alignment is unreliable."""
+    """If a unit is punctuation, link it to the nearest equal punctuation in the source.
+
+    The model's alignment of punctuation is unreliable.
+    """
     token = text[unit.start : unit.end]
     if any(character.isalnum() for character in token):
         return unit
@@ -152,11 +157,12 @@ def _split(source: str, text: str, unit: _Unit, mark_offsets: list[int]) -> list
 def _runs(segment: MarkedSegment, units: list[_Unit]) -> list[list[_Run]]:
     """Return the runs of units inside each element.
 
-    If an element contains text but no unit is linked to that text, it gets the nearest free word. If there is no free
-    word, it gets no run.
+    A word is free if the element's parent contains it, but no sibling does. If an element contains text but no unit is
+    linked to that text, the element gets the nearest free word. Without a free word, the element gets no run.
     """
     elements = segment.elements
-    # For each parent and each unit, whether the parent contains the unit, but none of its children does.
+    # free[parent][index] tells whether the unit is in the parent, but in none of the parent's children. The parent None
+    # is the whole segment.
     free: dict[int | None, list[bool]] = {None: [True] * len(units)}
     runs: list[list[_Run]] = []
 
@@ -204,7 +210,7 @@ def _surrounding_words(text: str, start: int, end: int) -> tuple[int, int]:
 def _all_runs(inside: list[bool], free: list[bool], units: list[_Unit]) -> list[_Run]:
     """Return the runs of units that are free and `inside`. A run includes free punctuation between two such units.
 
-    Runs without a word are left out, unless no run has a word.
+    If any run has a word, leave out the runs without one.
     """
     runs = list[_Run]()
     for index in (index for index, own in enumerate(inside) if own and free[index]):
@@ -218,9 +224,9 @@ def _all_runs(inside: list[bool], free: list[bool], units: list[_Unit]) -> list[
 
 
 def _best_run(inside: list[bool], free: list[bool], _units: list[_Unit]) -> list[_Run]:
-    """Return, as a list, the run of free units in which units inside the element outnumber the others by the most.
+    """Find the run of free units in which the units inside the element outnumber the others by the most.
 
-    If several runs are equally good, return the longest. If there is no such run, return [].
+    Of equally good runs, prefer the longest. Return a list with this run, or [] if no free unit is inside the element.
     """
     best, run, surplus, start = (0, 0), list[_Run](), 0, 0
     for index, (own, is_free) in enumerate(zip(inside, free, strict=True)):
@@ -249,8 +255,8 @@ def _with_empty_elements(segment: MarkedSegment, runs: list[list[_Run]]) -> list
             if " " in (left.after, right.before):
                 parts.append(" ")
         parts += element.close.parts
-        # In Markdown, emphasis may surround code, but may have no effect beside letters. So leave out its tags beside
-        # letters, and if nothing is inside.
+        # In Markdown, emphasis may surround code, but may have no effect beside letters. So leave out its tags if they
+        # are beside letters or contain nothing.
         beside_letters = element.open.before.isalnum() or element.close.after.isalnum()
         if not element.open.may_be_empty and (beside_letters or not within):
             parts = parts[len(element.open.parts) : -len(element.close.parts)]
@@ -264,7 +270,10 @@ def _with_empty_elements(segment: MarkedSegment, runs: list[list[_Run]]) -> list
 
 
 def _gaps(segment: MarkedSegment, standalone: list[Mark], runs: list[list[_Run]], units: list[_Unit]) -> list[int]:
-    """Return the number of units before each mark. Keep a mark in its elements if possible, and out of others."""
+    """Return the number of units before each mark.
+
+    Keep a mark out of elements that do not contain it in the source, and, if possible, inside those that do.
+    """
     gaps, least = list[int](), 0
     word_starts = [word.start() for word in _WORD.finditer(segment.text)]
     for mark in standalone:
@@ -298,12 +307,13 @@ def _costs(word_starts: list[int], mark: Mark, units: list[_Unit]) -> list[float
 
     The cost is high if the mark would be far from the translations of the words next to it in the source.
     `word_starts` lists the offsets of the words in the source. If several units translate the same word, they share its
-    weight. A test on generated text removed words from the translation and put them back: 76% returned to the right gap
-    with these weights, and 68% with a cost that counted only the words on the wrong side.
+    weight. The weights were chosen in a test on generated translations. The test removed words and placed them again as
+    if they were marks. 76% of the words returned to their gaps. If _PAST is 0, 68% return.
     """
     right = bisect.bisect_left(word_starts, mark.offset)
     attached = mark.before.isalnum() - mark.after.isalnum()  # 1: only to the word before, -1: only to the word after
-    # Units, by whether their word is before the mark, and the number of words between that word and the mark.
+    # Each key describes a source word: whether it is before the mark, and how many words are between it and the mark.
+    # The values are the indices of the units that translate the word.
     by_word: dict[tuple[bool, int], list[int]] = {}
     for index, unit in enumerate(units):
         before, number = unit.origin < mark.offset, bisect.bisect(word_starts, unit.origin) - 1

@@ -8,7 +8,7 @@ import re
 from nmt_cli.documents.document import Document, ReadOptions
 from nmt_cli.documents.messages import LINES, Found, Message, MessageFile, Plural, PluralGroup
 from nmt_cli.documents.plural_categories import CATEGORIES
-from nmt_cli.documents.xml_messages import Element, Escapes, InlineReader, elements
+from nmt_cli.documents.xml_messages import Escapes, InlineReader, elements
 
 _READER = InlineReader(lambda name, tag: ("tag", ""), Escapes(lines=LINES))
 _FLAGS = ("objc-format",)
@@ -22,23 +22,18 @@ def read(text: str, options: ReadOptions) -> Document:
         if element.name == "dict":
             items = list[Plural]()
             for key, value in zip(element.children[::2], element.children[1::2], strict=False):
-                name = text[key.inner : key.close].strip()
+                name = key.content(text).strip()
                 if key.name != "key" or value.name != "string" or value.is_empty or not _is_text(name):
                     continue
-                content = text[value.inner : value.close]
-                message = Message(value.inner, value.close, content, cut=_READER.cut, flags=_FLAGS)
+                message = Message(value.inner, value.close, value.content(text), cut=_READER.cut, flags=_FLAGS)
                 found.messages.append(message)
                 if name in CATEGORIES:
                     start = text.index(name, key.inner)
                     items.append(Plural(name, (start, start + len(name)), key.start, value.end, message))
             if items:
-                found.groups.append(PluralGroup(items, _space_before(text, element.children[0])))
+                found.groups.append(PluralGroup(items, element.children[0].space_before(text)))
     return MessageFile(text, found, options)
 
 
 def _is_text(key: str) -> bool:
     return key in CATEGORIES or key == _FORMAT or bool(_WIDTH.fullmatch(key))
-
-
-def _space_before(text: str, element: Element) -> str:
-    return text[text.rfind(">", 0, element.start) + 1 : element.start]

@@ -23,7 +23,7 @@ _CARDINAL_LANGUAGES = {
     "one two few many other": "br ga mt",
     "zero one two few many other": "ar cy",
 }
-_ORDINAL_LANGUAGES = {  # languages of the table above that are missing here have only "other"
+_ORDINAL_LANGUAGES = {  # a language that only the table above lists has only "other"
     "one other": "fil fr ga hu hy lo ms ne ro sv tl vi",
     "many other": "it kk",
     "few other": "be tk uk",
@@ -44,7 +44,7 @@ _CARDINALS, _ORDINALS = _by_language(_CARDINAL_LANGUAGES), _by_language(_ORDINAL
 
 
 def categories(language: str, *, ordinal: bool = False) -> list[str]:
-    """Return the plural categories of a language, with "other" last, or an empty list if the language is unknown."""
+    """Return the plural categories of a language, with "other" last. If the language is unknown, return []."""
     base = base_of(language)
     if base not in _CARDINALS:
         return []
@@ -52,7 +52,7 @@ def categories(language: str, *, ordinal: bool = False) -> list[str]:
 
 
 def one_is_exact(language: str) -> bool:
-    """Return whether gettext's plural rule uses the form for 1 only for 1. Russian uses it for 21, too.
+    """Return whether 1 is the only number with its form in gettext's plural rule. In Russian, 21 has the same form.
 
     Return False if the language is unknown.
     """

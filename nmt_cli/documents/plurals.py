@@ -12,7 +12,7 @@ from nmt_cli.system.errors import DataError, printable
 MOST_FORMS = 10  # maximum nplurals; no language in CLDR needs more than six
 _NUMBERS = range(1001)  # the numbers that msgfmt tests
 _SLAVIC = "n%10==1 && n%100!=11 ? 0 : n%10>=2 && n%10<=4 && (n%100<12 || n%100>14) ? 1 : 2"
-# The number of forms, the expression, and the languages with this rule.
+# Each rule has the number of forms, the expression, and the languages that use the rule.
 RULES = [
     (1, "0", "id ja km ko lo ms my th vi yo zh"),
     (
@@ -47,14 +47,14 @@ _BY_LANGUAGE = {
 class PluralForms:
     count: int
     singular: int  # the index of the form for n = 1
-    singular_only: bool  # whether no other number takes that form
+    singular_only: bool  # whether n = 1 is the only number with that form
 
 
-GERMANIC = PluralForms(2, 0, True)  # gettext's rule for a catalog without a header: the plural if n != 1
+GERMANIC = PluralForms(2, 0, True)  # gettext's rule for a catalog without a header. Only n = 1 takes the singular
 
 
 def parse(field: str) -> PluralForms | None:
-    """Return the forms that a Plural-Forms field declares, or None if it has no nplurals.
+    """Return the forms that a Plural-Forms field declares. If the field has no nplurals, return None.
 
     If the expression is invalid, `singular` is 0 and `singular_only` is false. Raise DataError if nplurals is out of
     range.
@@ -73,11 +73,14 @@ def parse(field: str) -> PluralForms | None:
         forms = [function(n) for n in _NUMBERS]
     except (ValueError, ArithmeticError, RecursionError, SyntaxError, MemoryError):
         forms = []
-    if not forms or max(forms) >= count:  # msgfmt refuses such a file
+    if not forms or max(forms) >= count:  # msgfmt refuses a catalog with this expression
         return PluralForms(count, 0, False)
     return PluralForms(count, forms[1], forms.count(forms[1]) == 1)
 
 
 def field_of(language: str) -> str:
-    """Return the Plural-Forms field for a language code such as de, pt_BR or zh_Hans, or "" if it is unknown."""
+    """Return the Plural-Forms field for a language code such as de, pt_BR or zh_Hans.
+
+    If the language is unknown, return "".
+    """
     return _BY_LANGUAGE.get(language) or _BY_LANGUAGE.get(language.split("_")[0], "")

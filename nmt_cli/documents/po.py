@@ -1,7 +1,7 @@
 """Gettext catalogs: translate empty and fuzzy messages, and mark them fuzzy so that a person reviews them.
 
-Everything else in the file, except a few fields of the header, is copied byte for byte. No library does this, and polib
-even opens a file if the text of a catalog is its path.
+Everything else in the file, except a few fields of the header, is copied byte for byte. No library copies unchanged
+text exactly. If the text of a catalog is the path of a file, polib even opens that file.
 """
 
 import re
@@ -75,7 +75,7 @@ class Catalog(Document):
         return [*each.message.flag_edits(self._new_line), (forms[0].start, forms[-1].end, self._new_line.join(lines))]
 
     def _plural_lines(self, each: _OpenMessage, used: Counter[str]) -> list[str]:
-        """Return the msgstr fields of a message with a plural. Unless the message is fuzzy, keep nonempty fields."""
+        """Return the msgstr fields of a message with a plural. If it is not fuzzy, keep the fields with text."""
         rule = self._forms or plurals.GERMANIC
         has_singular = rule.count > 1 and (rule.singular_only or each.singular_fits)
         kept = {} if "fuzzy" in each.message.flags else {i: old for i, old in enumerate(each.message.forms) if old.text}

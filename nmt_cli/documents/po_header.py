@@ -21,7 +21,10 @@ _INITIAL = re.compile("PACKAGE VERSION|YEAR-MO-DA|FULL NAME|LANGUAGE|CHARSET|ENC
 
 
 def locale_of(code: str) -> str:
-    """Return a language code in gettext's form, such as pt_BR for pt-BR or de for deu_Latn, or "" if there is none."""
+    """Return a language code in gettext's form. Examples are pt_BR for pt-BR, and de for deu_Latn.
+
+    If the code does not have such a form, return "".
+    """
     _, _, rest = code.replace("-", "_").partition("_")
     locale = base_of(code) + (f"_{rest}" if rest and rest != "Latn" else "")
     return locale if _CODE.fullmatch(locale) else ""
@@ -36,7 +39,7 @@ def language_of(header: Message | None) -> str:
 def plural_field(header: Message | None, language: str) -> str:
     """Return a header's Plural-Forms field. If it is missing or lacks nplurals, return the target language's rule.
 
-    Return "" if this rule is unknown, too. Raise DataError if nplurals is out of range.
+    If that rule is unknown, return "". Raise DataError if nplurals is out of range.
     """
     match = _PLURALS.search(_raw(header.forms[0])) if header else None
     field = match["value"] if match else ""
@@ -44,10 +47,11 @@ def plural_field(header: Message | None, language: str) -> str:
 
 
 def header_edits(header: Message, language: str, new_line: str, *, has_plurals: bool) -> list[Edit]:
-    """Return edits that set the charset to UTF-8, and the transfer encoding, language and plural forms if still open.
+    """Return edits that fill in the header. The charset becomes UTF-8.
 
-    A missing Plural-Forms field is added if `has_plurals` is true. If the edits leave no placeholder value of the
-    template, they also remove the header's fuzzy flag.
+    The transfer encoding, language and plural forms are set if they are empty or still have a placeholder value of the
+    template. A missing Plural-Forms field is added if `has_plurals` is true. If the edits leave no placeholder value,
+    they also remove the header's fuzzy flag.
     """
     raw = _raw(header.forms[0])
     charset = _CHARSET.search(raw)

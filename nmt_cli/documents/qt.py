@@ -24,7 +24,7 @@ def read(text: str, options: ReadOptions) -> Document:
     rule = plurals.parse(plurals.field_of(locale_of(options.language))) or plurals.GERMANIC
     root = every[0]
     found.target = root.get("language")
-    if options.language and not root.get("language"):
+    if options.language and not found.target:
         tag = with_attribute(root.tag, "language", locale_of(options.language) or options.language)
         found.edits.append((root.start, root.inner, tag))
     for element in every:
@@ -42,19 +42,19 @@ def _is_done(text: str, message: Element) -> bool:
     if translation.get("type") in _GONE:
         return True
     forms = [each for each in translation.children if each.name in ("numerusform", "lengthvariant")]
-    return any(text[each.inner : each.close].strip() for each in forms or [translation])
+    return any(each.content(text).strip() for each in forms or [translation])
 
 
 def _message(text: str, element: Element, source: Element, forms: int) -> Message:
     translation = element.child("translation")
     last = [child for child in element.children if child.name in _BEFORE][-1]
-    space = text[text.rfind(">", 0, source.start) + 1 : source.start]
+    space = source.space_before(text)
     if translation:
         start, end, before = translation.start, translation.end, ""
     else:
         start, end, before = last.end, last.end, space
     spell = partial(_spelled, before, space, forms if element.get("numerus") == "yes" else 0)
-    return Message(start, end, text[source.inner : source.close], spell, _READER.cut, _FLAGS, is_new=True)
+    return Message(start, end, source.content(text), spell, _READER.cut, _FLAGS, is_new=True)
 
 
 def _spelled(before: str, space: str, forms: int, text: str) -> str:

@@ -17,9 +17,8 @@ def read(text: str, options: ReadOptions) -> Document:
         name, value, comment = element.get("name"), element.child("value"), element.child("comment")
         if element.name != "data" or element.get("type") or element.get("mimetype") or name.startswith((">>", "$")):
             continue
-        is_locked = comment is not None and "{Locked}" in text[comment.inner : comment.close]
-        if value and not value.is_empty and not is_locked and not is_code(text[value.inner : value.close]):
-            content = text[value.inner : value.close]
-            message = Message(value.inner, value.close, content, cut=_READER.cut, flags=("csharp-format",))
+        is_locked = comment is not None and "{Locked}" in comment.content(text)
+        if value and not value.is_empty and not is_locked and not is_code(value.content(text)):
+            message = Message(value.inner, value.close, value.content(text), cut=_READER.cut, flags=("csharp-format",))
             found.messages.append(message)
     return MessageFile(text, found, options)

@@ -67,7 +67,7 @@ class RunReader(Reader):
 
     def __init__(self, data: bytes, name: str, options: ReadOptions) -> None:
         super().__init__(data, name, options)
-        self._found = dict[int, Parts]()  # the parts of each paragraph, by the index of its first token
+        self._found = dict[int, Parts]()  # maps the index of a paragraph's first token to its parts
 
     def paragraph(self, begin: int, end: int) -> Parts:
         # A paragraph that contains only nested paragraphs is read twice. Without this cache, the time would double at
@@ -128,7 +128,7 @@ class RunReader(Reader):
         return written + run() + self.markup.sources[self.markup.ends[begin]]
 
     def in_language(self, source: str) -> str:
-        """Set the language in markup to the target language. Derived classes implement this."""
+        """Return `source`. Derived classes set the language in this markup to the target language."""
         return source
 
 
@@ -179,7 +179,7 @@ class _Content:
         return stop
 
     def _is_simple_link(self, index: int) -> bool:
-        """Return whether an element is a link, written as a simple field."""
+        """Return whether an element is a simple field (w:fldSimple) that contains a link."""
         is_field = self._markup.names[index] == "w:fldSimple"
         return is_field and bool(_SIMPLE_LINK.match(self._markup.sources[index]))
 
@@ -225,8 +225,8 @@ class _Content:
     def _field(self, begin: int, separator: int | None, end: int) -> int:
         """Add a field, such as a link or a page number, and return the index of the token to read next.
 
-        The arguments are the indices of its first run, its separator run, if any, and its last run. The text of a link
-        is translated. Any other field is copied.
+        `begin` and `end` are the indices of the field's first and last run. `separator` is the index of the run between
+        the field's instruction and its text, or None. The text of a link is translated. Any other field is copied.
         """
         markup, stop = self._markup, self._markup.end(end)
         instruction = _INSTRUCTION.search(markup.source(begin, separator or end))
@@ -241,7 +241,10 @@ class _Content:
         return stop
 
     def _complete_fields(self, begin: int, end: int) -> dict[int, tuple[int | None, int]]:
-        """Map the first run of each complete field to its separator run, or None, and its last run, all as indices."""
+        """Find the complete fields. Each key is the index of a field's first run.
+
+        The value has the indices of the separator run, or None, and of the last run. For these runs, see `_field`.
+        """
         markup, found = self._markup, dict[int, tuple[int | None, int]]()
         opened, depth = list[tuple[int, int, int | None]](), 0  # `opened`: first run, its depth, separator run
         run, level = begin, 0  # the most recent run and its depth

@@ -33,8 +33,8 @@ class Mark:
 
     parts: Parts
     offset: int  # in the segment's text
-    # The neighboring characters: " " for white space and at both ends of the segment, "" for a standalone mark or the
-    # tag of an element without text.
+    # The neighboring characters. White space and the ends of the segment count as " ". Standalone marks and tags of
+    # elements without text count as "".
     before: str = " "
     after: str = " "
     name: str = ""  # the name of a tag, or "" for other marks
@@ -63,7 +63,8 @@ class MarkedSegment:
     standalone: list[Mark]
     escape: Callable[[str], str]  # escapes plain text for the document
     forbidden: re.Pattern[str] | None  # a translation may contain a match only as often as `text` does
-    outer_space: tuple[str, str]  # at the start and end of `text`: " " if an element has white space there, else ""
+    # The strings to write before and after the translation: " " if an element has white space there, else "".
+    outer_space: tuple[str, str]
     result: Parts  # the parts of the source until the translation replaces them
     # If not None, `result` contains smaller segments, and this function divides the translation among them.
     divide: Callable[[Any], None] | None = None
@@ -71,7 +72,7 @@ class MarkedSegment:
 
 @dataclass
 class Rewritten:
-    """Parts whose translation is converted to the markup of the document by the function `rewrite`."""
+    """Parts, and a function that converts their translation to the markup of the document."""
 
     parts: Parts
     rewrite: Callable[[str], str]
@@ -283,7 +284,10 @@ def _trailing_space(source: str) -> str:
 
 
 def _short_parts(source: str) -> Iterator[str]:
-    """Cut text into parts that are short enough for a segment, if possible between sentences, or else between words."""
+    """Cut text into parts that are short enough for a segment.
+
+    Cut between sentences if possible, or else between words.
+    """
     begin = 0
     while len(source) - begin > _LONG_TEXT:
         limit = begin + _LONG_TEXT

@@ -24,7 +24,7 @@ Rows: TypeAlias = dict[int, set[int]]  # maps row numbers to column numbers; bot
 
 
 def headers(archive: Archive, sheets: Sequence[str]) -> dict[str, Rows]:
-    """Return the header cells of all tables, by sheet. `sheets` are the paths of the sheets in the archive."""
+    """Map each sheet with tables to the tables' header cells. `sheets` are the paths of the sheets in the archive."""
     names, found = set(archive.names), dict[str, Rows]()
     for sheet in sheets:
         folder, base = posixpath.split(sheet)

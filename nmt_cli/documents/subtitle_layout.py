@@ -11,14 +11,14 @@ from nmt_cli.documents.placement import UNSPACED, Aligned
 
 SPEED = 17  # characters per second that people can read
 LINES = 2  # maximum lines in a cue
-# Costs of a division. A word in the wrong cue also costs its distance from the right cue, in cues.
+# Costs of a division into cues. In addition, a word that is n cues away from the cue of its source costs n.
 _EMPTY = 1000  # cost of each cue without a word
 _TOO_FAST = 0.2  # cost of each character beyond what SPEED allows
 _TOO_LONG = 0.5  # cost of each character that does not fit into LINES
 _NO_PAUSE = 0.4  # cost of each cut between cues that is not after a punctuation mark
 _MOST_WORDS = 300  # maximum words in a cue
 _PAUSES = ',;:.!?\u2026\u2013\u2014)"\u3001\u3002'
-# Text is not divided before this punctuation.
+# Punctuation before which text without spaces is not divided.
 _NOT_FIRST = re.compile(r"[^\w\s(\[{\u00a1\u00bf\u201e\u201c\u2018\u00ab]")
 
 
@@ -48,7 +48,7 @@ def divided(aligned: Aligned, texts: Sequence[str], seconds: Sequence[float], li
 
 
 def _words(aligned: Aligned, begins: list[int]) -> list[_Word]:
-    """Return the indivisible pieces of a translation. Each belongs to the cue with the source of its first token.
+    """Return the indivisible pieces of a translation. The source of a piece's first token determines its cue.
 
     `begins` lists the offset of each cue in the source.
     """
@@ -76,7 +76,7 @@ def _best_cuts(words: list[_Word], seconds: Sequence[float], capacity: int) -> l
     `seconds` lists the duration of each cue. A cue has room for `capacity` characters.
     """
     count = len(words)
-    best = [0.0] + [float("inf")] * count  # the lowest cost, by the number of words in the cues so far
+    best = [0.0] + [float("inf")] * count  # best[n] is the lowest cost if the cues so far have n words
     origins = list[list[int]]()
     for cue, duration in enumerate(seconds):
         wrong = [0, *itertools.accumulate(abs(word.cue - cue) for word in words)]
@@ -98,9 +98,9 @@ def _best_cuts(words: list[_Word], seconds: Sequence[float], capacity: int) -> l
 
 
 def broken_into_lines(marked: str, token: re.Pattern[str], length: int) -> list[str]:
-    """Break the text of a cue into as few lines as possible, about equally wide, of at most `length` columns.
+    """Break the text of a cue into as few lines as possible. Make them about equally wide, up to `length` columns.
 
-    Marks, which `token` matches, have no width, and wide characters of East Asia have two columns. A word wider than
+    `token` matches the marks, which have no width. Wide East Asian characters have two columns. A word wider than
     `length` gets a line of its own.
     """
     words = _printed_words(marked, token)
@@ -108,7 +108,7 @@ def broken_into_lines(marked: str, token: re.Pattern[str], length: int) -> list[
         return [marked]
     widths = [_width(token.sub("", word)) for word, _ in words]
     has_space = [spaced for _, spaced in words]  # whether a space precedes the word
-    narrow, wide = max(widths, default=0), length
+    narrow, wide = max(widths), length
     count = len(_filled(widths, has_space, length))
     while narrow < wide:  # find the narrowest width for the same number of lines
         middle = (narrow + wide) // 2
@@ -124,7 +124,7 @@ def broken_into_lines(marked: str, token: re.Pattern[str], length: int) -> list[
 
 
 def _printed_words(marked: str, token: re.Pattern[str]) -> list[tuple[str, bool]]:
-    """Return each word of a text, with the marks beside it, and whether a space precedes it."""
+    """Return each word with the marks beside it, and whether a space precedes the word."""
     words, word, space, end = list[tuple[str, bool]](), "", False, 0
     for match in itertools.chain(token.finditer(marked), [None]):
         for part in re.findall(r"\s+|\S+", marked[end : match.start() if match else len(marked)]):

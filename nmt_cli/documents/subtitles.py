@@ -1,7 +1,7 @@
 """Translate subtitles. If a sentence runs over several cues, translate it as a whole and divide the translation.
 
 The module for each format cuts a file into cues and the text between them. A cue that the translation does not change
-keeps its line breaks. Other cues get new ones, unless their `wraps` is false.
+keeps its line breaks. Other cues get new line breaks if their `wraps` is true.
 """
 
 import re
@@ -28,7 +28,7 @@ _CLOSERS = "\"'\u201d\u2019\u00bb)]"
 _ELLIPSIS = re.compile(r"(?:\.\.\.|\u2026)\s*\Z")
 _CONTINUES = re.compile(r"\s*(?:\.\.\.|\u2026|[^\W\d_])")
 _OPENING = r"[^\W\d_]|[<{\"'(\[\u00a1\u00bf\u00ab\u2018-\u201f\u2026\u266a\u266b]|\.\."
-# A dash, the >> of American captions or a musical note begins a speech.
+# A dash, the >> of American captions or a musical note begins a speech (the words of one speaker).
 _DASH = re.compile(rf"\s*(?:[-\u2010-\u2015\u266a\u266b]{{1,2}}|(?:>|&gt;){{2,3}})(?:\s+(?=\S)|(?={_OPENING}))")
 _DASHED = re.compile(r"(?:[-\u2010-\u2015]|>>|&gt;&gt;)\s*\Z")  # at the end of the text before a segment
 _EDGE = re.compile(r"[\s\u266a\u266b]*")
@@ -39,7 +39,8 @@ _SPACES = re.compile(r"(?:\s|&nbsp;)+")
 class Syntax:
     """How a format writes marks and line breaks in the text of a cue."""
 
-    token: re.Pattern[str]  # matches a mark; its groups: `break` (a line break), `open` and `close` (the name of a tag)
+    # Matches a mark. Group `break` contains a line break. Groups `open` and `close` contain the name of a tag.
+    token: re.Pattern[str]
     line_break: str  # the line break to write
     spelling: Callable[[], Spelling] | None = None  # None if the format has no entities
 
@@ -50,7 +51,7 @@ class Cue:
     seconds: tuple[float, float] = (0, 0)  # start and end
     speaker: Hashable = None  # a sentence does not continue in the cue of another speaker
     wraps: bool = True  # whether to break the text into lines of limited length
-    # The parts of each speech (the words of one speaker), and, as a str, the line break between two speeches.
+    # A list contains the parts of a speech (the words of one speaker). A str is the line break between two speeches.
     speeches: list[str | list[Part]] = field(default_factory=list)
 
 
@@ -61,7 +62,7 @@ class Subtitles(Document):
         self._pieces = pieces
         self._syntax = syntax
         self._options = options
-        self._encoding = encoding
+        self.encoding = encoding
         cues = [each for each in pieces if isinstance(each, Cue)]
         for cue in cues:
             cue.speeches = _speeches(cue.text, syntax, options)
@@ -69,9 +70,6 @@ class Subtitles(Document):
 
     def write(self) -> str:
         return "".join(each if isinstance(each, str) else self._written(each) for each in self._pieces)
-
-    def to_bytes(self) -> bytes:
-        return self._encoding.encode(self.write())
 
     def _written(self, cue: Cue) -> str:
         lines = [each if isinstance(each, str) else self._lines(each, wraps=cue.wraps) for each in cue.speeches]
@@ -102,12 +100,12 @@ def _tokens(text: str, syntax: Syntax) -> list[Item]:
 
 
 def _speeches(text: str, syntax: Syntax, options: ReadOptions) -> list[str | list[Part]]:
-    """Return the speeches in a cue and the line breaks between them. If there are several, each begins with a dash."""
+    """Return the speeches in a cue and the line breaks between them. If a cue has several, each begins with a dash."""
     tokens = _tokens(text, syntax)
     breaks = [index for index, token in enumerate(tokens) if token.kind == "break"]
     new = [index for index in breaks if _DASH.match(_line(tokens, index + 1))]
     if new and not _DASH.match(_line(tokens, 0)):
-        new = []  # the dashes are part of the text
+        new = []  # the first line has no dash, so other dashes are part of the text
     speeches, begin = list[str | list[Part]](), 0
     for index in [*new, len(tokens)]:
         speeches.append(_speech(tokens[begin:index], syntax, options))
@@ -180,7 +178,8 @@ def _continues(sentence: list[_Found], cue: Cue, segment: MarkedSegment) -> bool
         return False
     if sum(len(each.text) for _, each in sentence) + len(segment.text) > _MOST_CHARACTERS:
         return False
-    # Only tags may be between the two segments. A speech has two strings before its first and after its last segment.
+    # The two segments must be the last of one cue and the first of the next. A speech has two strings before its first
+    # segment, and two after its last one.
     ending, beginning = before.speeches[-1], cue.speeches[0]
     if isinstance(ending, str) or not any(part is last for part in ending[-3:]) or _ends(str(ending[-1])):
         return False

@@ -32,7 +32,7 @@ def runner(
 ) -> Run:
     """Return a function that translates a file of format `kind`, or lines if `kind` is "text".
 
-    `plain` lists the given options that work on plain lines only. `reading` contains values for ReadOptions. Raise
+    `plain` lists the user's options that work on plain lines only. `reading` contains values for ReadOptions. Raise
     UsageError if `plain` is not empty, if `kind` is "jsonl", or if `markup` is set for a file.
     """
     wrong = [f"--{name.replace('_', '-')}" for name in plain]

@@ -1,6 +1,6 @@
-"""XLIFF 1.2, 2.0 and 2.1: translate segments without a target, mark them for review, and keep finished targets.
+"""XLIFF 1.2, 2.0 and 2.1: translate segments without a finished target, and mark them for review.
 
-Sources: https://docs.oasis-open.org/xliff/v1.2/os/xliff-core.html (2.3 inline elements, target, state);
+Sources: https://docs.oasis-open.org/xliff/v1.2/os/xliff-core.html (inline elements in section 2.3, target, state);
 https://docs.oasis-open.org/xliff/xliff-core/v2.1/os/xliff-core-v2.1-os.html (segment, state, inline codes).
 """
 
@@ -34,7 +34,7 @@ def _role(name: str, tag: str) -> tuple[str, str]:
     return ("block" if name == "mrk" and values.get("mtype") == "seg" else "tag"), ""
 
 
-# Unless white space is preserved, only empty lines divide the text of a message.
+# Line ends and tabs divide a message if its white space is preserved. Otherwise, only empty lines do.
 _FLOWING = InlineReader(_role, Escapes(lines=re.compile(r"(\n(?:[ \t\r]*+\n)++[ \t]*+)")))
 _PRESERVED = InlineReader(_role, Escapes(lines=LINES))
 
@@ -60,12 +60,12 @@ def read(text: str, options: ReadOptions) -> Document:
 
 
 def _add(found: Found, source: str, unit: Element, *, is_version_2: bool) -> None:
-    """Add a message for a unit (version 1) or segment (version 2), unless it is done or has no text."""
+    """Add a message for a unit (version 1) or segment (version 2) that has text and no finished target."""
     original, target = unit.child("source"), unit.child("target")
-    if not original or not source[original.inner : original.close].strip() or _is_done(source, unit, target):
+    if not original or not original.content(source).strip() or _is_done(source, unit, original, target):
         return
     divided = unit.child("seg-source")
-    text = source[(divided or original).inner : (divided or original).close]
+    text = (divided or original).content(source)
     if is_version_2:
         found.edits.append((unit.start, unit.inner, _with_attributes(unit.tag, _STATE_2)))
     prefix = original.tag.removeprefix("<").partition("source")[0]  # the namespace prefix and its colon, if any
@@ -74,8 +74,7 @@ def _add(found: Found, source: str, unit: Element, *, is_version_2: bool) -> Non
         tag = _with_attributes(tag, _STATE)
     if tag.endswith("/>"):
         tag = f"{tag[:-2].rstrip()}>"
-    start = source.rfind(">", 0, original.start) + 1
-    space = source[start : original.start]
+    space = original.space_before(source)
     before = space if space.isspace() and not target else ""
     begin, end = (target.start, target.end) if target else ((divided or original).end,) * 2
     reader = _PRESERVED if original.has("xml:space", "preserve") else _FLOWING
@@ -93,11 +92,10 @@ def _with_attributes(tag: str, values: dict[str, str]) -> str:
     return tag
 
 
-def _is_done(source: str, unit: Element, target: Element | None) -> bool:
+def _is_done(source: str, unit: Element, original: Element, target: Element | None) -> bool:
     if unit.get("approved") == "yes":
         return True
-    if not target or not _TAG.sub("", source[target.inner : target.close]).strip():
+    if not target or not _TAG.sub("", target.content(source)).strip():
         return False  # only white space, or markup without text
-    original = unit.child("source")
-    copied = original and source[original.inner : original.close] == source[target.inner : target.close]
+    copied = original.content(source) == target.content(source)
     return target.get("state") not in _UNDONE and not (copied and unit.get("state") == "initial")

@@ -1,8 +1,7 @@
 """Read XML. Cut a document or fragment into tags and text by the rules of XML 1.0, and group them into segments.
 
-References to entities that the document declares are copied, never expanded. No element name has a special meaning. As
-in DeepL's API, segments end at elements that a client names, at elements whose parent has no text of its own, and, if
-the client asks for it, at line ends.
+References to entities that the document declares are copied, never expanded. No element name has a special meaning.
+Segments end by the rules of DeepL's API, which Outline describes.
 """
 
 import re
@@ -41,7 +40,10 @@ _ROOT = -1  # the parent of the outermost tokens; any other parent is the index 
 
 
 class Spelling:
-    """Writes characters as they first occur in the segment's source, plain or as entities. Escapes others if needed."""
+    """Writes a character as it first occurs in the segment's source: plain or as an entity.
+
+    Escapes a character that is not in the source if XML requires it.
+    """
 
     def __init__(self, quote: str = "") -> None:
         """`quote` is the quotation mark that ends the text, if the text is the value of an attribute."""
@@ -161,9 +163,9 @@ def _with_line_ends(tokens: list[Token]) -> Iterator[Token]:
 
 
 def tree_of(tokens: list[Token]) -> tuple[dict[int, int], list[int]]:
-    """Map start tags to their end tags, if any, and list the innermost start tag around each token, or _ROOT.
+    """Return a map from start tags to their end tags, and the innermost start tag around each token, or _ROOT.
 
-    Tags are given as indices of tokens.
+    Each tag is the index of its token. A start tag without an end tag is not in the map.
     """
     ends, parents = dict[int, int](), list[int]()
     stack, names = [_ROOT], Counter[str]()

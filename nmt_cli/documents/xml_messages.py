@@ -40,6 +40,13 @@ class Element:
         """Return the value of an attribute, or ""."""
         return next((value for key, value, _, _ in attributes(self.tag) if key == name), "")
 
+    def content(self, source: str) -> str:
+        return source[self.inner : self.close]
+
+    def space_before(self, source: str) -> str:
+        """Return the text between the preceding tag and this element."""
+        return source[source.rfind(">", 0, self.start) + 1 : self.start]
+
     def child(self, name: str) -> "Element | None":
         return next((each for each in self.children if each.name == name), None)
 
@@ -72,8 +79,8 @@ def with_attribute(tag: str, name: str, value: str) -> str:
 def elements(source: str, root: str, kind: str) -> list[Element]:
     """Return all elements in order. `kind` names the format in error messages.
 
-    Raise DataError unless the source is XML, its only outermost element is named `root`, and elements are nested at
-    most MOST_LEVELS levels deep.
+    Raise DataError if the source is not XML with a single outermost element named `root`, or if elements are nested
+    more than MOST_LEVELS levels deep.
     """
     found, stack, offset = list[Element](), list[Element](), 0
     for token in xml.tokens_of(source):
@@ -110,7 +117,7 @@ Role = Callable[[str, str], tuple[str, str]]
 class Escapes:
     """The escapes that a format uses in addition to those of XML.
 
-    `lines` matches the line ends, with one group, or is None if text is not split into lines.
+    `lines` matches a line end in its only group. It is None if text is not split into lines.
     """
 
     escape: Callable[[str], str] = str
@@ -121,10 +128,12 @@ class Escapes:
 class InlineReader:
     """Reads the content of elements as text with inline markup.
 
-    `role` takes an element's name and start tag, and returns a kind and a name. The kind is "tag" for an element with
-    text inside, "copy" for an element that is copied with its content, "block" for an element whose content is a
-    segment of its own, and "open" or "close" for an element that stands for a start or end tag. Only "open" and "close"
-    have a name, which both elements of a pair share.
+    `role` takes an element's name and start tag, and returns a kind and a name. The kinds are:
+    - "tag": an element with text inside
+    - "copy": an element that is copied with its content
+    - "block": an element whose content is a segment of its own
+    - "open" and "close": elements that stand for a start tag and an end tag
+    Both elements of an "open" and "close" pair have the same name. Elements of the other kinds have the name "".
     """
 
     def __init__(self, role: Role, escapes: Escapes | None = None) -> None:
@@ -173,9 +182,10 @@ class InlineReader:
         return parts
 
     def _kind(self, token: xml.Token) -> tuple[str, str]:
-        """Return the kind of a token: "text", "cdata", "block", "copy", "open" or "close".
+        """Return the kind and the name of a token.
 
-        Also return the name that "open" and "close" tags of a pair share, or else "".
+        The kind is "text", "cdata", "block", "copy", "open" or "close". "open" and "close" tags of a pair have the same
+        name. Tokens of the other kinds have the name "".
         """
         if token.kind in ("text", "cdata"):
             return token.kind, ""

@@ -109,7 +109,7 @@ def _group(source: str, node: _Node, messages: dict[int, Message]) -> list[Plura
 
 
 def _language(roots: list[_Node], language: str) -> list[tuple[int, int, str]]:
-    """If the only root key is a language code, return the edit that changes it to the target language, or else []."""
+    """If the only root key is a language code, return an edit that sets the target language. Otherwise, return []."""
     members = roots[0].members if len(roots) == 1 else []
     if not language or len(members) != 1 or not (key := members[0][0]) or members[0][1].is_scalar:
         return []
@@ -122,11 +122,11 @@ def _language(roots: list[_Node], language: str) -> list[tuple[int, int, str]]:
 def _parsed(source: str) -> list[_Node]:
     """Return the root of each document in a file. Aliases are not followed.
 
-    Raise DataError if the file is not YAML or is nested more than MOST_LEVELS levels deep, or if no root is a mapping
-    or list.
+    Raise DataError if the file is not YAML, if it is nested more than MOST_LEVELS levels deep, or if all of its roots
+    are scalars.
     """
     roots = list[_Node]()
-    stack, keys = list[_Node](), list[_Node | None]()  # open collections, and the key whose value comes next in each
+    stack, keys = list[_Node](), list[_Node | None]()  # open collections, and the key in each that has no value yet
     try:
         for event in yaml.parse(_readable(source), Loader=yaml.SafeLoader):
             if isinstance(event, yaml.CollectionEndEvent):
@@ -174,7 +174,7 @@ def _spelled(raw: str, style: str, is_flow: bool, text: str) -> str:
 
 
 def _block(raw: str, style: str, text: str) -> str:
-    """Return the text as a literal ("|") or folded (">") scalar, or "" if that style cannot express it."""
+    """Return the text as a literal ("|") or folded (">") scalar. Return "" if `style` cannot express the text."""
     head, _, body = raw.partition("\n")
     first = next((line for line in body.split("\n") if line.strip()), "")
     indent = first[: len(first) - len(first.lstrip(" "))]

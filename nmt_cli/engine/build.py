@@ -29,7 +29,8 @@ COMPILER = "ziglang>=0.15,<0.18"
 GLIBC = "2.17"  # the oldest version that zig supports on aarch64
 MACOS = "11.0"  # the oldest version that runs on Apple silicon
 
-# For each CPU architecture: its levels (instruction sets), fastest first, with zig's name for their CPU features.
+# The levels (instruction sets) of each CPU architecture, fastest first. Each level is mapped to zig's name for its CPU
+# features.
 LEVELS: dict[str, dict[str, str]] = {
     "x86_64": {
         "amx": "x86_64_v4+avx512vnni+amx_tile+amx_int8",
@@ -41,7 +42,7 @@ LEVELS: dict[str, dict[str, str]] = {
     "aarch64": {"i8mm": "generic+dotprod+i8mm", "dotprod": "generic+dotprod", "base": "generic"},
 }
 # The levels that are compiled for macOS. macOS enables AVX-512 only when a process first uses it, so dispatch.c cannot
-# detect it. No Mac has AMX or AVX-VNNI.
+# detect AVX-512. No Mac has AMX or AVX-VNNI.
 MACOS_LEVELS = {"i8mm", "dotprod", "avx2", "base"}
 FLAGS = ["-std=gnu11", "-O3", "-fPIC", "-fno-math-errno", "-fno-strict-aliasing", "-fvisibility=hidden"]
 WARNINGS = ["-Wall", "-Wno-psabi"]
@@ -65,7 +66,7 @@ def target_of(name: str) -> str:
     """Return the zig target for a name such as "aarch64" (Linux with glibc) or "aarch64-macos"."""
     machine, _, system = name.partition("-")
     if machine not in LEVELS or system not in ("", "macos"):
-        raise CannotBuildError(f"the engine supports {' and '.join(LEVELS)}, or either with -macos, not {name}")
+        raise CannotBuildError(f"unknown target {name}. The targets are {' and '.join(LEVELS)}, also with -macos")
     return f"{machine}-macos.{MACOS}" if system else f"{machine}-linux-gnu.{GLIBC}"
 
 
@@ -82,12 +83,13 @@ def wheel_tag(target: str) -> str:
 
 
 def _stamp(target: str, levels: Sequence[str], flags: Sequence[str]) -> str:
+    """Return a hash of the source files, the target, the levels and the flags. The library contains this hash."""
     sources = [hashlib.sha256(path.read_bytes()).hexdigest() for path in SOURCES]
     return hashlib.sha256(repr([sources, target, list(levels), list(flags)]).encode()).hexdigest()
 
 
 def is_current(output: Path, stamp: str | None = None) -> bool:
-    """Return whether a library contains `stamp`, by default the hash of the current sources for this system."""
+    """Return whether the library `output` contains a stamp, by default the one that `build()` would give it now."""
     stamp = stamp or _stamp(own_target(), levels_of(own_target()), [])
     return output.exists() and stamp.encode() in output.read_bytes()
 
@@ -151,9 +153,10 @@ def get_build_hook() -> type[Any]:
         def initialize(self, version: str, build_data: dict[str, Any]) -> None:
             """Compile the library in the source tree, and add it to the wheel unless the install is editable.
 
-            LIBRARY is not removed afterwards, because tests and editable installs load it from the source tree. If it
-            cannot be compiled, warn and build the wheel without it. If NMT_ENGINE_TARGET is set, raise CannotBuildError
-            instead.
+            LIBRARY is not removed afterwards, because tests and editable installs load it from the source tree.
+
+            If the library cannot be compiled and NMT_ENGINE_TARGET is set, raise CannotBuildError. If the variable is
+            not set, warn and build the wheel without the library.
             """
             wanted = os.environ.get(TARGET, "")
             obstacle = self._obstacle()
@@ -170,7 +173,7 @@ def get_build_hook() -> type[Any]:
                 if wanted:
                     raise CannotBuildError(f"{TARGET}={wanted}: {obstacle}")
                 LIBRARY.unlink(missing_ok=True)
-                self.app.display_warning(f"nmt is built without its engine, so CPU translation is slower: {obstacle}")
+                self.app.display_warning(f"nmt is built without its engine ({obstacle}). CPU translation is slower")
             elif version != "editable":
                 build_data["force_include"][str(library)] = "nmt_cli/engine/libengine.so"
                 build_data["tag"] = wheel_tag(target)

@@ -47,15 +47,19 @@ def load(signatures: Signatures, path: Path = PATH) -> Library | None:
 
 
 def describe(path: Path = PATH) -> str:
-    """Return the level that `load` would use, or "none: " and the reason. Raises UsageError like `load`."""
+    """Return the level that `load` would use. If it would return None, return "none: " and the reason.
+
+    Raises UsageError like `load`.
+    """
     shared, level_or_reason = _open(path)
     return level_or_reason if shared else f"none: {level_or_reason}"
 
 
 def fastest_level(compiled: Sequence[str], runnable: Sequence[str]) -> str | None:
-    """Return the level that NMT_ENGINE names, by default the fastest that is both compiled and runnable, if any.
+    """Return the level that NMT_ENGINE names. Raise UsageError if it is not both compiled and runnable.
 
-    `runnable` lists the fastest level first. Raises UsageError if the named level is not available.
+    If NMT_ENGINE is not set, return the first level in `runnable` that is compiled, or None if there is none.
+    `runnable` lists the fastest level first.
     """
     wanted = os.environ.get("NMT_ENGINE", "")
     levels = [level for level in runnable if level in compiled]
@@ -65,7 +69,7 @@ def fastest_level(compiled: Sequence[str], runnable: Sequence[str]) -> str | Non
 
 
 def _open(path: Path) -> tuple[ctypes.CDLL | None, str]:
-    """Return the loaded library and the level to use, or None and the reason."""
+    """Return the loaded library and the level to use. If there is no usable library, return None and the reason."""
     wanted = os.environ.get("NMT_ENGINE", "")
     if wanted not in ("", OFF, *LEVELS):
         raise UsageError(f"NMT_ENGINE must be {', '.join(LEVELS)} or {OFF}, not {printable(wanted, 40)}")

@@ -11,7 +11,7 @@ from nmt_cli.engine.safetensors_file import Tensor, release
 from nmt_cli.system.errors import DataError, StorageError
 
 ACTIVATIONS = {"relu": 1, "swish": 2, "gelu": 3}  # numbers of the activation functions in engine.c
-READ_IN_PLACE = 4  # engine.c reads the first four of `_in_order` in place, and copies the others
+READ_IN_PLACE = 4  # engine.c reads the first four tensors of `_in_order` in place, and packs copies of the others
 
 
 class Request(ctypes.Structure):
@@ -54,10 +54,12 @@ SIGNATURES: library.Signatures = {
 class Model:
     """A model's weights, packed for matrix products in float32 or 8 bits.
 
-    The engine reads the embeddings directly from the memory of `tensors`, so the model keeps a reference to `owner`,
-    which owns that memory. If `owner` is an mmap, the memory of all tensors except the embeddings and position tables
-    is freed after packing. Raises DataError if a tensor is missing or its shape contradicts the settings, so that the
-    engine never reads past the end of a tensor, and StorageError if memory runs out.
+    The engine reads the embeddings and position tables directly from the memory of `tensors`. The model therefore keeps
+    a reference to `owner`, which owns that memory. If `owner` is an mmap, the memory of all other tensors is freed
+    after packing.
+
+    Raises StorageError if memory runs out. Raises DataError if a tensor is missing or its shape contradicts the
+    settings, because otherwise the engine could read past the end of a tensor.
     """
 
     def __init__(

@@ -1,7 +1,7 @@
 """Read safetensors files without NumPy, because importing NumPy takes longer than a translation.
 
-Weights are read into memory, not mapped: if a mapped file is truncated or overwritten later, the process dies of SIGBUS
-or its translations change.
+Weights are read into memory, not mapped. If a mapped file is truncated later, the process dies of SIGBUS. If it is
+overwritten, the translations change.
 """
 
 import ctypes
@@ -17,7 +17,7 @@ from nmt_cli.system.errors import DataError, printable
 
 MAX_HEADER_BYTES = 1 << 24
 MAX_DIMENSIONS = 8
-Entries = dict[str, tuple[int, tuple[int, ...]]]  # maps a tensor's name to its offset after the header and its shape
+Entries = dict[str, tuple[int, tuple[int, ...]]]  # name: (offset from the end of the header, shape)
 
 
 class Tensor(NamedTuple):

@@ -25,7 +25,7 @@ struct Team {
 };
 
 enum { SPINS = 4000 };  // how often a helper looks for a part before it sleeps, about 0.1 ms
-enum { PATIENCE = 100000 };  // nanoseconds; helpers are late after this plus twice the time of the owner's own parts
+enum { PATIENCE = 100000 };  // nanoseconds after which helpers are late; twice the time of the owner's parts is added
 enum { QUIET = 1000000 };  // nanoseconds that a thread may need to handle a search's results or to begin a search
 enum { ALONE = 1000 };  // jobs that owners compute alone after a helper was late
 

@@ -122,8 +122,8 @@ def find_files(directory: Path) -> tuple[Path, list[Path]]:
     for name in ("decoder.yml", "model.npz.decoder.yml"):
         if (directory / name).is_file():
             decoder = _read_yaml(directory / name)
-            models = _file_names(decoder.get("models", ()))
-            vocabularies = _file_names(decoder.get("vocabs", ()))
+            models = _file_names(decoder.get("models"))
+            vocabularies = _file_names(decoder.get("vocabs"))
             break
     else:
         models = [file.name for file in _model_files(directory)]
@@ -133,7 +133,8 @@ def find_files(directory: Path) -> tuple[Path, list[Path]]:
         if all(name.startswith(("srcvocab.", "trgvocab.")) for name in vocabularies):
             vocabularies.sort()
     if len(models) != 1:
-        raise DataError(f"{directory} has {len(models)} models ({', '.join(models)}). Give each a directory of its own")
+        advice = "Give each a directory of its own" if models else "Name one in decoder.yml, under models"
+        raise DataError(f"{directory} has {len(models)} models ({', '.join(models)}). {advice}")
     if len(vocabularies) == 1:
         vocabularies *= 2
     if len(vocabularies) != 2:
@@ -144,8 +145,10 @@ def find_files(directory: Path) -> tuple[Path, list[Path]]:
     return paths[0], paths[1:]
 
 
-def _file_names(paths: Any) -> list[str]:
-    return [Path(each).name for each in paths if isinstance(each, str)]
+def _file_names(value: Any) -> list[str]:
+    """Return the file names in a list of paths, without nulls. As in Marian, a single path stands for a list of one."""
+    paths = value if isinstance(value, list) else [value]
+    return [Path(each).name for each in paths if isinstance(each, str) and each.lower() not in ("", "~", "null")]
 
 
 def parse_yaml(data: bytes, source: Path) -> Any:

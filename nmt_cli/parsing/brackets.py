@@ -1,11 +1,11 @@
 """Compute labeled bracket precision, recall and F1 of linearized trees, as evalb does with COLLINS.prm.
 
-Words that are punctuation in the gold tree are removed before spans are compared, and so are brackets that contain
-only such words. Brackets with the same label and span match one to one. Source: EVALB (Sekine and Collins 1997),
-COLLINS.prm.
+Words that are punctuation in the gold tree are removed before spans are compared. Brackets that contain only
+punctuation are removed as well. Brackets with the same label and span match one to one. Source: EVALB (Sekine and
+Collins 1997), COLLINS.prm.
 
-If a hypothesis is not a tree, or has a different number of words, all gold brackets count as missed. evalb skips such
-hypotheses. The linear form contains no words, so words are not compared.
+If a hypothesis is not a tree, or if its number of words differs from the gold tree, all gold brackets count as missed.
+In contrast, evalb skips such a hypothesis. The linear form contains no words, so words are not compared.
 """
 
 import itertools
@@ -21,10 +21,10 @@ SIGNATURE = "evalb conventions|prm:COLLINS|unparsable:missed"
 
 
 class Brackets(NamedTuple):
-    """Counts for a sentence, or sums of counts."""
+    """Counts for one sentence or for a whole corpus."""
 
     gold: int = 0
-    found: int = 0  # brackets of hypotheses with the right number of words
+    found: int = 0  # brackets of hypotheses that are trees with the gold number of words
     matched: int = 0
     sentences: int = 0
     complete: int = 0  # hypotheses with exactly the gold brackets
@@ -39,7 +39,7 @@ class Brackets(NamedTuple):
 
 
 def _brackets(phrases: list[Phrase], positions: Sequence[int]) -> Counter[Phrase]:
-    """Count the brackets that are scored. `positions` maps word indexes to positions that do not count punctuation."""
+    """Count the brackets that are scored. `positions[i]` is the number of words before word i except punctuation."""
     return Counter(
         ("ADVP" if label == "PRT" else label, positions[first], positions[end])
         for label, first, end in phrases
@@ -48,7 +48,10 @@ def _brackets(phrases: list[Phrase], positions: Sequence[int]) -> Counter[Phrase
 
 
 def compare(hypothesis: str, gold: str) -> Brackets:
-    """Count the brackets of one sentence, given in the linear form. Raise ValueError if `gold` is not a tree."""
+    """Count the brackets of a hypothesis and its gold tree, both in linear form.
+
+    Raise ValueError if `gold` is not a tree.
+    """
     phrases, gold_tags = spans(gold.split())
     positions = [0, *itertools.accumulate(tag not in PUNCTUATION for tag in gold_tags)]
     expected = _brackets(phrases, positions)
@@ -64,7 +67,10 @@ def compare(hypothesis: str, gold: str) -> Brackets:
 
 
 def corpus_brackets(hypotheses: Sequence[str], gold: Sequence[str]) -> Brackets:
-    """Return the counts of all sentences. Raise DataError if a gold line is not a tree or if there are no brackets."""
+    """Return the counts of all sentences.
+
+    Raise DataError if a gold line is not a tree, or if the gold lines have no brackets.
+    """
     total = Brackets()
     for number, (line, tree) in enumerate(zip(hypotheses, gold, strict=True), 1):
         try:
@@ -72,5 +78,7 @@ def corpus_brackets(hypotheses: Sequence[str], gold: Sequence[str]) -> Brackets:
         except ValueError as error:
             raise DataError(f"line {number:,} of the gold trees is not a linearized tree: {error}") from None
     if not total.gold:
-        raise DataError("the gold trees have no brackets: they may be sentences. Pass trees, bracketed or linearized")
+        raise DataError(
+            "the gold trees have no brackets. If they are sentences, pass their trees, bracketed or linearized"
+        )
     return total

@@ -13,15 +13,15 @@ from nmt_cli.scoring.score_report import Report
 from nmt_cli.storage import artefact
 from nmt_cli.system.errors import DataError, UsageError
 
-COMPARE_WITH = "F1 by evalb with COLLINS.prm on the same trees; for section 23 of the WSJ, 91.3 (WSJ only) and "
+COMPARE_WITH = "F1 by evalb with COLLINS.prm on the same trees. 'Attention Is All You Need' reports 91.3 (trained on "
 COMPARE_WITH += (
-    "92.7 (semi-supervised) in 'Attention Is All You Need'. Output that is not a tree or has a different number of "
-    "words misses all gold brackets"
+    "the WSJ only) and 92.7 (semi-supervised) for section 23 of the WSJ. If an output is not a tree, or if its number "
+    "of words differs from the gold tree, it misses all gold brackets"
 )
 
 
 def wanted(options: ScoreOptions) -> bool:
-    """Return whether to score brackets: --metric names them, or there is no --metric and the corpus contains trees."""
+    """Return whether --metric names brackets. Without --metric, return whether --corpus contains trees."""
     if options.metrics or options.corpus is None or not artefact.present(options.corpus):
         return "brackets" in options.metrics
     return artefact.read_json(options.corpus / artefact.MANIFEST).get("tgt") == LABELS
@@ -30,9 +30,9 @@ def wanted(options: ScoreOptions) -> bool:
 def evaluate(options: ScoreOptions, hypotheses: Hypotheses = None) -> Report:
     """Score trees, as `scoring.score.evaluate` scores text."""
     if set(options.metrics) - {"brackets"} or options.baseline or len(options.references) > 1:
-        raise UsageError("--metric brackets takes one --reference, and neither --baseline nor another --metric")
+        raise UsageError("--metric brackets takes one --reference, no --baseline and no other --metric")
     if options.robust:
-        raise UsageError("--robust damages text, not trees. Leave it out")
+        raise UsageError("--robust damages text, not trees. Leave out the option")
     report = read_inputs(options, hypotheses, _linearize)
     lines, gold = report.hypotheses.lines, report.references[0].lines
     counts = corpus_brackets(lines, gold)
@@ -45,7 +45,8 @@ def evaluate(options: ScoreOptions, hypotheses: Hypotheses = None) -> Report:
 
     def segment_details(i: int) -> dict[str, Any]:
         tree = None
-        with contextlib.suppress(ValueError):  # None if the words are unknown, or the hypothesis is no tree over them
+        # There is no tree if the words are unknown, or if the labels do not form a tree over them.
+        with contextlib.suppress(ValueError):
             tree = bracketed(words[i].split(" ") if words[i] else [], lines[i].split())
         return {"brackets": compare(lines[i], gold[i])._asdict(), "tree": tree}
 
@@ -54,7 +55,10 @@ def evaluate(options: ScoreOptions, hypotheses: Hypotheses = None) -> Report:
 
 
 def _linearize(report: Report) -> None:
-    """Convert a bracketed reference to lines of labels, as `nmt prepare` does. The default source is its words."""
+    """Convert a bracketed reference to lines of labels, as `nmt prepare` does.
+
+    If the report has no source, use the words of this reference as the source.
+    """
     report.language = "trees"
     gold = report.references[0]
     if "".join(report.hypotheses.lines).lstrip().startswith("("):

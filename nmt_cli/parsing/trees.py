@@ -1,10 +1,12 @@
 """Convert bracketed trees (Penn Treebank) to words and labels for training, and labels back to trees.
 
-`( (S (NP-SBJ (PRP It)) (VP (VBZ works)) (. .)) )` becomes the words `It works .` and the labels
-`S NP PRP /NP VP VBZ /VP . /S` (Vinyals et al. 2015), the form that "Attention Is All You Need" uses in section 6.3.
-Three things are removed: the outermost bracket, if it has no label or its label is TOP, ROOT or S1; function tags and
-indices (NP-SBJ-1, NP=2); and empty elements (-NONE-), with the phrases that contain nothing else. Words are kept as
-they are, even -LRB-.
+For example, `( (S (NP-SBJ (PRP It)) (VP (VBZ works)) (. .)) )` becomes the words `It works .` and the labels
+`S NP PRP /NP VP VBZ /VP . /S`. The labels are the linear form of a tree (Vinyals et al. 2015). "Attention Is All You
+Need" uses this form in section 6.3.
+
+The outermost bracket is removed if it has no label, or if its label is TOP, ROOT or S1. Function tags and indices, as
+in NP-SBJ-1 and NP=2, are removed. Empty elements (-NONE-) are removed, with the phrases that contain nothing else.
+Words are kept as they are, even -LRB-.
 """
 
 import gzip
@@ -22,8 +24,9 @@ from nmt_cli.system.errors import DataError, UsageError
 
 Sentence = tuple[list[str], list[str]]  # (words, labels of the linear form)
 Phrase = tuple[str, int, int]  # (label, index of the first word, index after the last word)
-# Matches, in this order: a bracket with its label and word, as in `(PRP It)`; an opening bracket with its label before
-# another bracket, `(S`; a closing bracket; anything else, which is an error. A word may contain a no-break space.
+# Matches the first of these that applies: a bracket with a label and a word, as in `(PRP It)`; an opening bracket with
+# a label, as in `(S`, if another bracket follows; a closing bracket; anything else, which is an error. A word may
+# contain a no-break space.
 _PART = re.compile(r"\(([^\s()]*)(?:\s+([^\s()]+)\s*\)|(?=\s*\())|\)|\(?[^\s()]+|\(", re.ASCII)
 
 
@@ -32,38 +35,44 @@ def _label(written: str) -> str:
     label = written if written[:1] in "-=" else re.sub("[-=].*", "", written)
     if label.startswith("/") or label != normalize(label):
         raise ValueError(
-            f"label {label!r} starts with a slash, which ends a phrase, or has characters that cleaning changes"
+            f"label {label!r} starts with a slash or has characters that cleaning changes. A slash marks a phrase's end"
         )
     return label
 
 
 def _trees(text: str) -> Iterator[Sentence]:
-    """Yield the words and labels of each tree in `text`. Raise ValueError if it contains anything else."""
+    """Yield the words and labels of each tree in `text`. Raise ValueError if `text` contains anything else."""
     words, labels, unclosed = list[str](), list[str](), list[tuple[str, int]]()
     for part in _PART.finditer(text):
         label, word = part.groups()
         root = not unclosed and label in ("", "TOP", "ROOT", "S1")
         if part[0] == ")" and unclosed:
             label, start = unclosed.pop()
-            if label and labels[start:]:  # drop a phrase without words
+            if label and labels[start:]:  # otherwise, drop the phrase, which has no words
                 labels[start:] = [label, *labels[start:], f"/{label}"]
         elif label is not None and not word and (label or root):  # a phrase or the outermost bracket opens
             unclosed.append(("" if root else _label(label), len(labels)))
         elif not label or not word or root:
-            raise ValueError(f"{part[0]!r}: every word needs a bracket with its part of speech, every bracket a word")
+            raise ValueError(
+                f"{part[0]!r}: every word needs a bracket with its part of speech, and every bracket needs a word"
+            )
         elif label != "-NONE-":
             words.append(word)
             labels.append(_label(label))
         if not unclosed:
             for closing in {label for label in labels if label.startswith("/")}:
-                if labels.count(closing) != labels.count(closing[1:]):  # in X X /X, either X could be the phrase
+                # In the labels X X /X, either X could open the phrase.
+                if labels.count(closing) != labels.count(closing[1:]):
                     raise ValueError(f"{closing[1:]!r} is both a phrase and a part of speech in one tree")
             yield words, labels
             words, labels = [], []
 
 
 def read_trees(lines: Iterable[bytes], name: str) -> Iterator[Sentence]:
-    """Yield the trees in UTF-8 lines. A tree may span lines. Raise DataError with line numbers for anything else."""
+    """Yield the words and labels of each tree in `lines`, which are UTF-8. A tree may span several lines.
+
+    Raise DataError, with line numbers, if the lines contain anything else.
+    """
     text, depth, first, number = "", 0, 1, 0
     try:
         for number, line in enumerate(lines, 1):
@@ -79,7 +88,7 @@ def read_trees(lines: Iterable[bytes], name: str) -> Iterator[Sentence]:
 
 
 def spans(labels: list[str]) -> tuple[list[Phrase], list[str]]:
-    """Return the phrases of a linear form, and one part of speech per word. Raise ValueError for other input."""
+    """Return the phrases of a linear form, and one part of speech per word. Raise ValueError if it is invalid."""
     closed = {label[1:] for label in labels if label.startswith("/")}  # phrases; other labels are parts of speech
     phrases, tags, unclosed = list[Phrase](), list[str](), list[tuple[str, int]]()
     for label in labels:
@@ -98,7 +107,7 @@ def spans(labels: list[str]) -> tuple[list[Phrase], list[str]]:
 
 
 def bracketed(words: list[str], labels: list[str]) -> str:
-    """Return a tree as one line of brackets under TOP, for evalb.
+    """Return a tree as a line of brackets for evalb. The label of the outermost bracket is TOP.
 
     Raise ValueError if the labels do not form a tree with as many words as `words`, or if `words` is empty.
     """

@@ -7,15 +7,15 @@ from pathlib import Path
 
 from nmt_cli.system.errors import MissingError, meant
 
-# The directory that contains recipes/. In a source tree, recipes/ is beside the package; once installed, it is inside.
+# The directory that contains recipes/: that of the package in an installation, or its parent in a source tree.
 HOME = next(directory for directory in Path(__file__).parents if (directory / "recipes").is_dir())
 
 
 def find(path: Path, beside: Path = Path()) -> Path:
     """Return the path of a recipe file.
 
-    `path` is looked up relative to `beside`, then to the working directory, and then among the package's recipes, which
-    may be given as toy, toy.yaml or recipes/toy.yaml. Raise MissingError if there is no such recipe.
+    Look for `path` relative to `beside`, then relative to the working directory, then among the package's recipes. A
+    recipe of the package may be given as toy, toy.yaml or recipes/toy.yaml. Raise MissingError if no recipe is found.
     """
     own = (directory / name for directory in (HOME / "recipes", HOME) for name in (path, f"{path}.yaml"))
     for candidate in (beside / path, path, *own):
@@ -35,7 +35,7 @@ def listed() -> Iterator[tuple[str, str]]:
 
 
 def text_for_copy(path: Path, directory: Path) -> bytes:
-    """Return the text of a recipe, changed so that a copy in `directory` has the same base recipe."""
+    """Return the text of a recipe for a copy in `directory`. Adapt the path of its base recipe to this directory."""
     text = path.read_bytes()
     if path.resolve().is_relative_to((HOME / "recipes").resolve()):
         return re.sub(rb"(?m)^base: (\.\./)?", b"base: recipes/", text)

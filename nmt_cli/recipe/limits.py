@@ -1,7 +1,7 @@
 """Limits on the settings that translation reads.
 
-This module must not import pydantic, because the import takes longer than a translation. loading.py checks the
-combinations of settings that `contradictions` does not.
+This module must not import pydantic, because the import takes longer than a translation. The function `contradictions`
+checks combinations of model settings, and loading.py checks all other combinations.
 """
 
 from collections.abc import Iterator
@@ -36,7 +36,7 @@ MAX_POSITION_NUMBERS = 1 << 26  # in float32, positional encodings of this size 
 
 
 def contradictions(model: Any) -> Iterator[str]:
-    """Yield an error message for each invalid combination of model settings that are valid by themselves."""
+    """Yield an error message for each contradiction between model settings. Each setting alone is valid."""
     if model.positions != "learned" and model.d_model % 2:
         yield "model.d_model must be even for sinusoidal positions"
     if model.max_length * model.d_model > MAX_POSITION_NUMBERS:

@@ -26,10 +26,10 @@ _NESTED = re.compile(r"\[\s*[\[{]")  # the start of a list of lists or mappings
 
 
 def merge(low: dict[str, Any], high: dict[str, Any]) -> dict[str, Any]:
-    """Merge the settings of two dicts, sections recursively. `high` has priority.
+    """Merge two dicts of settings, section by section. `high` has priority.
 
-    A section in `high` changes the only entry of a list of sections, as in `--set corpus.synthetic.beam=9`. Raise
-    UsageError if the list has several entries.
+    If `low` has a list of sections where `high` has one section, merge that section into the only entry of the list.
+    This allows `--set corpus.synthetic.beam=9`. Raise UsageError if the list has several entries.
     """
     merged = dict(low)
     for key, value in high.items():
@@ -67,7 +67,7 @@ def _complaint(error: Any) -> str:
 
 
 def _contradictions(recipe: Recipe) -> Iterator[str]:
-    """Yield an error message for each invalid combination of settings that are valid by themselves."""
+    """Yield an error message for each mistake that the types and ranges in schema.py allow."""
     corpus, expect, steps = recipe.corpus, recipe.expect, recipe.expect.dev_steps
     if str(corpus.name) in (".", ".."):
         yield f"corpus.name must be the name of a directory under data/, not {corpus.name!r}"
@@ -88,14 +88,14 @@ def _contradictions(recipe: Recipe) -> Iterator[str]:
         yield "corpus.tokenizer.words requires a single source language"
     yield from _wrong_sources(recipe)
     if recipe.is_augmented and corpus.format == "trees":
-        yield "corpus.augment supports text, not trees. Remove it"
+        yield "corpus.augment and training.augment support text, not trees. Remove both"
     if recipe.averaging.with_start and not recipe.training.init_from:
         yield "averaging.with_start requires training.init_from"
     if any(len(span) not in (0, 2) or span != sorted(span) for span in (expect.pairs, expect.bleu)):
-        yield "expect.pairs and expect.bleu must be two numbers, lowest and highest"
+        yield "expect.pairs and expect.bleu must each be two numbers, the lowest and the highest"
     curves = expect.dev_perplexity, expect.dev_bleu
     if steps != sorted(set(steps)) or any(len(curve) not in (0, len(steps)) for curve in curves):
-        yield "expect.dev_steps must ascend, and dev_perplexity and dev_bleu must have one number for each step"
+        yield "expect.dev_steps must ascend. dev_perplexity and dev_bleu must each have one number for each step"
 
 
 def _wrong_sources(recipe: Recipe) -> Iterator[str]:
@@ -115,7 +115,7 @@ def _wrong_sources(recipe: Recipe) -> Iterator[str]:
     first_steps = [stage.from_step for stage in recipe.training.stages]
     if first_steps != sorted(set(first_steps)):
         yield "training.stages must be in ascending order of from_step"
-    if sources or corpus.synthetic:  # otherwise the recipe may be for a corpus that it does not describe
+    if sources or corpus.synthetic:  # without them, the recipe may not describe the parts of its corpus
         parts = len(corpus.parts)
         for setting, weights in _given_weights(recipe.training):
             if len(weights) not in (0, parts):
@@ -256,9 +256,11 @@ def override(text: str) -> dict[str, Any]:
 def load(path: Path, overrides: Iterable[str] = (), *, start: bool = True) -> Recipe:
     """Load a recipe file, with its base, and apply `key.key=value` overrides.
 
-    If the recipe sets training.init_from, the sizes, languages and tokenizer default to those of that model. If `start`
-    is false, do not read the model. Raise UsageError if the recipe is invalid, DataError if the recipe of the model is
-    invalid, and MissingError if the recipe, its base or the model is missing.
+    If the recipe sets training.init_from, take the default sizes, languages and tokenizer from this model. If `start`
+    is false, do not read the model.
+
+    Raise UsageError if the recipe is invalid, and DataError if the recipe of the model is invalid. Raise MissingError
+    if the recipe, its base or the model is missing.
     """
     path = files.find(path)
     values = yaml_file.read_mapping(path)
@@ -276,7 +278,7 @@ def load(path: Path, overrides: Iterable[str] = (), *, start: bool = True) -> Re
         named_corpus = {"corpus": NAMED_CORPORA.get(str(_corpus_name(values)), {})}
         values = merge(_settings_of(Path(directory)), merge(named_corpus, values))
     recipe = from_plain(values, str(path))
-    # `load_stored` does not check the name, because imported models have no directory under runs/.
+    # `load_stored` does not check the name. An imported model is not a run, so its name may contain a slash.
     if recipe.name in (".", "..") or "/" in recipe.name:
         raise UsageError(f"{path}: name must be the name of a directory under runs/, not {recipe.name[:60]!r}")
     _warn_of_unused(recipe.training, path)
@@ -284,9 +286,9 @@ def load(path: Path, overrides: Iterable[str] = (), *, start: bool = True) -> Re
 
 
 def with_languages(recipe: Recipe, manifest: dict[str, Any]) -> Recipe:
-    """Return the recipe, with the languages that it does not set taken from the manifest of a corpus.
+    """Return the recipe with the languages in the manifest of a corpus.
 
-    If the recipe sets a language that differs from the manifest, drop the expected results.
+    Keep the languages that the recipe itself sets. If one differs from the manifest, drop the expected results.
     """
     languages = {side: manifest[side] for side in {"src", "tgt"} - recipe.corpus.model_fields_set}
     corpus = recipe.corpus.model_copy(update=languages)
@@ -297,7 +299,7 @@ def with_languages(recipe: Recipe, manifest: dict[str, Any]) -> Recipe:
 def _settings_of(model: Path) -> dict[str, Any]:
     """Return the settings that a recipe takes from the model in training.init_from: sizes, languages and tokenizer."""
     if not (model / "recipe.yaml").is_file():
-        advice = ". Import other formats first: nmt import" if model.exists() else ""
+        advice = ". To start from a model of another toolkit, import it first: nmt import" if model.exists() else ""
         raise MissingError(f"no model in {model} to start from. Pass --set training.init_from=DIR{advice}")
     stored = load_stored(model / "recipe.yaml").model_dump()
     languages = {side: stored["corpus"][side] for side in ("src", "tgt")}
@@ -317,7 +319,7 @@ def load_stored(path: Path) -> Recipe:
         recipe = from_plain(values, str(path), stored=True)
         unknown = sorted(set(_keys(values)) - set(_keys(recipe.model_dump())))
         if any(name.startswith("model.") for name in unknown):
-            raise UsageError(f"{path}: unknown settings of the model: {', '.join(unknown)}")
+            raise UsageError(f"{path}: unknown settings, some of them in the section model: {', '.join(unknown)}")
     except UsageError as error:
         raise DataError(f"{error}. The file was edited, or a newer nmt than {__version__} wrote it") from None
     if unknown:
@@ -340,7 +342,7 @@ def differences(old: Any, new: Any, path: str = "") -> list[str]:
 
 
 def has_policy(change: str, policy: Policy) -> bool:
-    """Return whether a setting has this policy. `change` is a line that `differences` returned for two recipes."""
+    """Return whether a changed setting has `policy`. `change` is a line from `differences` of two recipes."""
     key = change.partition(":")[0]
     return policy in POLICIES[next(name for name in POLICIES if f"{key}.".startswith(f"{name}."))]
 

@@ -1,7 +1,7 @@
 """The settings of a recipe: type, range, default, meaning and policy.
 
-Settings of cleaning are in cleaning.py, those of augmentation and corpus.sources in text_source.py. The paper is
-"Attention Is All You Need" (Vaswani et al. 2017).
+Settings of cleaning are in cleaning.py, those of augmentation and corpus.sources in text_source.py. In descriptions,
+"the paper" means "Attention Is All You Need" (Vaswani et al. 2017).
 
 A value gets the type of its setting, not the type that YAML would infer. For example, the language "no" stays text.
 """
@@ -33,11 +33,11 @@ class Tokenizer(Section):  # the SentencePiece BPE model that both languages sha
 
 class Synthetic(Section):  # real text in one language, which a model translates into the other
     side: Literal["src", "tgt"] = Field("src", description="the side of the real text")
-    files: list[str] = Field([], description="files of real text; none: this side of the real training pairs")
+    files: list[str] = Field([], description="files of real text; none: the same side of the real training pairs")
     src: str | None = Field(None, description="source language code of the pairs; null: corpus.src")
     tgt: str | None = Field(None, description="target language code of the pairs; null: corpus.tgt")
     model: str | None = Field(None, description="model directory to translate with; null: training.teacher")
-    tag: str = Field("", pattern="^[a-z0-9]*$", description="token before the source, such as bt; empty: none")
+    tag: str = Field("", pattern="^[a-z0-9]*$", description="token before each source line, such as bt; empty: none")
     beam: int = within(limits.BEAM, 4, "beam size of the model's search")
     sampling: bool = Field(False, description="sample from the model's probabilities instead of searching")
     weight: Weight | None = Field(None, description="weight of this text, as in training.weights; null: 1")
@@ -48,22 +48,24 @@ class Synthetic(Section):  # real text in one language, which a model translates
         return f"{SYNTHETIC_KINDS[self.side]} by {self.model}"
 
 
-SYNTHETIC_KINDS = {"src": "distilled", "tgt": "back-translated"}  # by the side of the real text
+SYNTHETIC_KINDS = {"src": "distilled", "tgt": "back-translated"}  # the keys are the sides of the real text
 
 
-class Corpus(Section):  # the sources of the text and their processing; a named corpus has its own defaults
-    name: str | None = Field("toy-en-de", description="a named corpus, hub:owner/name, or a name for your own files")
+class Corpus(Section):  # the sources of the text and their processing; named.py has defaults for some names
+    name: str | None = Field(
+        "toy-en-de", description="a named corpus such as wmt14-en-de, hub:owner/name, or a name for your own files"
+    )
     config: str | None = Field(None, description="configuration of a hub data set, such as de-en")
     format: Literal["text", "trees"] = Field("text", description="trees: files of Penn Treebank trees, for parsing")
     src: Annotated[str, MAY_CHANGE] = Field(
-        "en", description="source language code; also key or column of a hub data set"
+        "en", description="source language code; also its key or column in a hub data set"
     )
     tgt: Annotated[str, MAY_CHANGE] = Field(
-        "de", description="target language code; also key or column of a hub data set"
+        "de", description="target language code; also its key or column in a hub data set"
     )
     train_src: Annotated[list[str], MAY_CHANGE] = Field([], description="your own training files, source side")
     train_tgt: Annotated[list[str], MAY_CHANGE] = Field(
-        [], description="your own training files, target side, in the same order"
+        [], description="your own training files, target side, in the order of train_src"
     )
     sources: Annotated[list[TextSource], MAY_CHANGE] = Field(
         [], description="more text: your own in any format, named corpora, hub data sets"
@@ -75,23 +77,25 @@ class Corpus(Section):  # the sources of the text and their processing; a named 
     hold_out: int = Field(
         0,
         ge=0,
-        description="pairs to hold out for a dev or test set without files; training uses neither of their sides",
+        description="pairs to hold out for each missing set (dev, test, general); training uses neither of their sides",
     )
     mix_src: Annotated[list[str], MAY_CHANGE] = Field([], description="files of general text to mix in, source side")
     mix_tgt: Annotated[list[str], MAY_CHANGE] = Field([], description="files of general text to mix in, target side")
     mix_share: float = Field(0.5, gt=0, lt=1, description="share of general text in the training pairs")
     general_src: Annotated[str | None, MAY_CHANGE] = Field(
-        None, description="general text to measure forgetting, source side"
+        None, description="general text on which forgetting is measured, source side"
     )
     general_tgt: Annotated[str | None, MAY_CHANGE] = Field(
-        None, description="general text to measure forgetting, target side"
+        None, description="general text on which forgetting is measured, target side"
     )
     synthetic: list[Synthetic] = Field([], description="sources of pairs with one side translated by a model")
     real_pairs: bool = Field(True, description="also train on the real pairs if there are synthetic pairs")
     moses: bool = Field(False, description="normalize, tokenize and lowercase all text, as for older published figures")
     rows: int | None = Field(None, ge=1, description="required number of training pairs in the raw text")
     limit: int | None = Field(
-        None, ge=1, description="take only the first N training pairs, shared among the sources by size"
+        None,
+        ge=1,
+        description="take only the first N training pairs; several sources share N in proportion to their sizes",
     )
     seed: Annotated[int, UNPUBLISHED] = Field(
         1, ge=0, lt=2**63, description="random seed of the sample that trains the tokenizer"
@@ -132,11 +136,11 @@ class Corpus(Section):  # the sources of the text and their processing; a named 
         return list(dict.fromkeys([*self.target_tokens, *filter(None, tags)]))
 
     def of_source(self, index: int | None) -> "Corpus":
-        """Return this section with the settings of the entry of `sources` with this index, or unchanged for None."""
+        """Return a copy with the settings of `sources[index]` (see `of`). For None, return this section."""
         return self if index is None else self.of(self.sources[index])
 
     def of(self, entry: TextSource | Synthetic | None) -> "Corpus":
-        """Return this section with the languages, cleaning and filters that an entry sets, or unchanged for None."""
+        """Return a copy with the languages, cleaning and filters that an entry sets. For None, return this section."""
         if entry is None:
             return self
         names = "src", "tgt", "cleaning", "filters"
@@ -225,7 +229,7 @@ class Training(Section):  # section 5 of the paper
     )
     weights: list[Weight] = Field(
         [],
-        description="relative token shares of train_src, each source and each synthetic entry; none: by size",
+        description="relative token shares of train_src, each source and each synthetic entry; none: see temperature",
     )
     temperature: float = Field(
         1, gt=0, le=100, description="without weights: shares are proportional to sizes ^ (1 / temperature)"
@@ -236,7 +240,10 @@ class Training(Section):  # section 5 of the paper
     )
     tokens_per_step: int = Field(25_000, ge=1, description="average tokens per step, on each side")
     micro_batches: Annotated[int, OPERATION] = Field(
-        8, ge=1, le=4096, description="number of parts of a step; with more processes than that, one part per process"
+        8,
+        ge=1,
+        le=4096,
+        description="parts into which a step is split; with more processes than this, one part per process",
     )
     warmup_steps: int = Field(4000, ge=1, description="steps of linear warm-up")
     rate_factor: float = Field(1.0, ge=0, description="factor on the paper's learning rate")
@@ -269,10 +276,12 @@ class Training(Section):  # section 5 of the paper
         1500, ge=1, description="steps between checkpoints (10 minutes of the paper's run)"
     )
     keep_checkpoints: Annotated[int, OPERATION] = Field(
-        5, ge=2, description="checkpoints to keep, at least averaging.last"
+        5, ge=2, description="checkpoints to keep; must not be less than averaging.last"
     )
     patience: Annotated[int | None, OPERATION] = Field(
-        None, ge=1, description="validations without an improvement of more than 0.2 % before training stops"
+        None,
+        ge=1,
+        description="stop after this many validations in a row that do not lower the dev loss by more than 0.2 %",
     )
     teacher: str | None = Field(None, description="default model of the entries in corpus.synthetic")
     init_from: Annotated[str | None, LOCAL] = Field(
@@ -283,7 +292,9 @@ class Training(Section):  # section 5 of the paper
 class Averaging(Section):  # checkpoint averaging (section 6.1: the last 5 for base, 20 for big)
     last: int = Field(5, ge=1, description="checkpoints to average")
     best: bool = Field(False, description="use the checkpoint with the lowest dev loss instead of the last ones")
-    with_start: list[Share] = Field([], description="shares of init_from's weights to mix in; best held-out BLEU wins")
+    with_start: list[Share] = Field(
+        [], description="candidate shares of init_from's weights in the average; held-out BLEU decides"
+    )
 
 
 class Decoding(Section):  # search (section 6.1)
@@ -294,7 +305,8 @@ class Decoding(Section):  # search (section 6.1)
     )
     extra_length: int = within(limits.EXTRA_LENGTH, 50, "maximum output tokens beyond the source length")
     split: Annotated[bool, UNPUBLISHED] = Field(
-        True, description="split long lines at sentence ends; retry empty or looping output in halves"
+        True,
+        description="split long lines at sentence ends; halve segments whose translation is empty, looping or too long",
     )
     copy_wordless: bool = Field(True, description="copy lines without a letter, such as 3.14, untranslated")
     case: Literal["auto", "off"] = Field(
@@ -313,9 +325,11 @@ class Expect(Section):  # expected results and their source; `train` and `reprod
     dev_perplexity: list[float] = Field([], description="dev perplexity per token after each of dev_steps")
     dev_bleu: list[float] = Field([], description="sacreBLEU of the validation after each of dev_steps")
     bleu: list[float] = Field([], description="lowest and highest plausible sacreBLEU on the test set")
-    paper_bleu: float | None = Field(None, ge=0, le=100, description="the paper's figure (tokenized, compound-split)")
+    paper_bleu: float | None = Field(
+        None, ge=0, le=100, description="the paper's BLEU on the test set (tokenized; German with compounds split)"
+    )
     paper_f1: float | None = Field(None, ge=0, le=100, description="the paper's F1 of labeled brackets")
-    paper_dev_bleu: float | None = Field(None, ge=0, le=100, description="the paper's figure on its development set")
+    paper_dev_bleu: float | None = Field(None, ge=0, le=100, description="the paper's BLEU on its development set")
     source: str | None = Field(None, description="source of these numbers")
 
 
@@ -356,7 +370,7 @@ POLICIES = policies()
 def without(values: dict[str, Any], policy: Policy, prefix: str = "") -> dict[str, Any]:
     """Return a dumped recipe, or a section of it, without the settings to which `policy` applies.
 
-    Sections without a remaining setting are left out, too. `prefix` is the key of the section in the recipe, such as
+    If no setting of a section remains, leave out the section. `prefix` is the key of the section in the recipe, such as
     "training.", or "" for a recipe.
     """
     kept = dict[str, Any]()

@@ -11,15 +11,18 @@ Weight = Annotated[float, Field(ge=0, le=1e9)]
 BitextFormat = Literal["text", "tsv", "csv", "tmx", "xliff", "jsonl", "parquet", "opus"]
 
 
-class Augment(Section):  # random changes to the training text, different in each epoch (not in the paper)
+class Augment(Section):  # random changes to the training text, different in each epoch (not in the Transformer paper)
     no_stop: Share = Field(0, description="share of pairs that lose the final period on both sides")
-    typos: Share = Field(0, description="share of pairs with typos in a tenth of the source words, at least one")
+    typos: Share = Field(
+        0, description="share of pairs with typos in the source: in a tenth of its words, and at least in one"
+    )
     upper: Share = Field(0, description="share of pairs in upper case, on both sides")
     title: Share = Field(0, description="share of pairs with each word capitalized, on both sides")
     noise: Share = Field(0, description="share of pairs with the same emoji, number or URL added to both sides")
-    joined: Share = Field(0, description="share of lines that join two or three successive pairs")
+    joined: Share = Field(0, description="share of lines that are made of two or three successive pairs")
     bpe_dropout: Share = Field(
-        0, description="probability that a subword splits into the two it was merged from, which may split again"
+        0,
+        description="probability of splitting a subword into the two it was merged from; these may be split again",
     )
 
     @property
@@ -27,21 +30,23 @@ class Augment(Section):  # random changes to the training text, different in eac
         return any(self.model_dump().values())
 
 
-class TextSource(Section):  # parallel text: files, which may be compressed, or one split of `corpus`
+class TextSource(Section):  # parallel text, from files (possibly compressed) or from one split of a corpus
     files: list[str] = Field([], description="one file, or a source and a target file of plain text")
     corpus: str | None = Field(None, description="a named corpus or hub:owner/name, in place of files")
     config: str | None = Field(None, description="configuration of a hub data set, such as de-en")
     format: BitextFormat | None = Field(None, description="format of the files; null: by their suffix")
-    split: Literal["train", "dev", "test"] = Field("train", description="use of the text; also the split of `corpus`")
-    src: str | None = Field(None, description="source language code; null: that of the named corpus, or corpus.src")
-    tgt: str | None = Field(None, description="target language code; null: that of the named corpus, or corpus.tgt")
+    split: Literal["train", "dev", "test"] = Field(
+        "train", description="use of the text; also the split to take from `corpus`"
+    )
+    src: str | None = Field(None, description="source language code; null: from the named corpus, else from corpus.src")
+    tgt: str | None = Field(None, description="target language code; null: from the named corpus, else from corpus.tgt")
     columns: list[str] = Field(
-        [], description="source and target column, by name or number; none: 1 and 2, or the language codes as names"
+        [], description="names or numbers of the source and target columns; none: 1 and 2, or the language codes"
     )
     score: str | None = Field(None, description="column with a score, by name or number")
     min_score: float | None = Field(None, description="lowest score of pairs that are kept")
-    finished: bool = Field(False, description="XLIFF: only segments that are approved or final")
-    tag: str = Field("", pattern="^[a-z0-9]*$", description="token before the source, such as tm; empty: none")
+    finished: bool = Field(False, description="XLIFF: take only segments that are approved or final")
+    tag: str = Field("", pattern="^[a-z0-9]*$", description="token before each source line, such as tm; empty: none")
     weight: Weight | None = Field(None, description="weight of this text, as in training.weights; null: 1")
     cleaning: Cleaning | None = Field(None, description="cleaning of this text alone; null: corpus.cleaning")
     filters: Filters | None = Field(None, description="filters of this text alone; null: corpus.filters")

@@ -13,7 +13,7 @@ from nmt_cli.system.errors import UsageError
 
 MAX_BYTES = 1 << 20
 MAX_VALUES = 20_000  # a recipe may list many files of training text
-MAX_DEPTH = 50  # including the document, so 49 nested lists or mappings
+MAX_DEPTH = 50  # the document is one level; nested lists and mappings are the other 49
 _FORBIDDEN = re.compile("[\0\ud800-\udfff]")  # NUL is not allowed in file names, and surrogates are not valid UTF-8
 _Parser: Any = getattr(yaml, "CBaseLoader", yaml.BaseLoader)
 

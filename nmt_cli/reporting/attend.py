@@ -22,7 +22,7 @@ from nmt_cli.transformer.weights import LoadedModel, load_model
 from nmt_cli.translation.translate import choose_models
 from nmt_cli.translation.translator import Translator
 
-MOST_WEIGHTS = 600_000  # maximum weights per page, so that a page takes about 2 MB
+MOST_WEIGHTS = 600_000  # maximum number of weights per page; a page with so many takes about 2 MB
 ROLES = {"encoder": "encoder self-attention", "decoder": "decoder self-attention", "cross": "cross-attention"}
 SHADES = " ░▒▓█"
 
@@ -36,11 +36,11 @@ def attend(
     head: int | None = None,
     translation: str | None = None,
 ) -> int:
-    """Write one page for all texts, and print a map of one head for each text.
+    """Write one page for all texts. For each text, print a map of one attention head in the terminal.
 
-    The map, and the page when it opens, show the attention `role` (a key of ROLES) in `layer` and `head`, both counted
-    from 1. The defaults are the last layer, and the head of this layer with the most concentrated weights for the first
-    text. Without `translation`, the model translates the texts.
+    The map shows the attention `role` (a key of ROLES) in `layer` and `head`. When the page opens, it shows the same
+    head. Layers and heads count from 1. The default layer is the last one. The default head is the one with the most
+    concentrated weights for the first text. Without `translation`, the model translates the texts.
     """
     if translation is not None and len(texts) != 1:
         raise UsageError("--translation needs exactly one text")
@@ -82,7 +82,10 @@ def attend(
 def _sentences(
     loaded: LoadedModel, texts: Sequence[str], translation: str | None
 ) -> tuple[list[dict[str, Any]], list[dict[str, Tensor]]]:
-    """Return two lists: each text's data for the page, and its weights by role (layers x heads x rows x columns)."""
+    """Return two lists with one item per text. The first list contains the data for the page.
+
+    The second list contains the attention weights: a tensor of layers x heads x rows x columns for each role.
+    """
     tokenizer, model, settings = Tokenizer(loaded.tokenizer_file), loaded.model, loaded.recipe.model
     translator = Translator.of(model, tokenizer, loaded.recipe, next(model.parameters()).dtype)
     texts = [translator.with_target(text) for text in texts]
@@ -116,15 +119,15 @@ def _sentences(
 
 
 def _name(token: str) -> str:
-    """Return a token's label, in which a middle dot marks the continuation of a word."""
+    """Return the label of a token. A middle dot at its start marks the continuation of a word."""
     name = token.removeprefix("▁") or "▁"
     return printable(f"·{name}" if name == token and name[0].isalnum() else name)
 
 
 def _positions(model: Transformer) -> list[dict[str, Any]]:
-    """Return the encodings of the first 64 positions: one entry, or one per side if they are learned.
+    """Return an entry with the encodings of the first 64 positions. Learned encodings have an entry for each side.
 
-    The `values` of an entry are multiples of `largest` / 127.
+    The integers in `values`, multiplied by `largest` / 127, are the encodings.
     """
     shown = []
     kind = model.settings.positions
@@ -137,7 +140,7 @@ def _positions(model: Transformer) -> list[dict[str, Any]]:
 
 
 def terminal_map(rows: Sequence[str], columns: Sequence[str], weights: Tensor, width: int) -> list[str]:
-    """Return the lines of a map of one head. Each weight takes 2, 1 or 0 characters, so that lines fit `width`."""
+    """Draw the weights of one head as lines of text. A weight takes 0 to 2 characters, as many as `width` allows."""
     left = min(14, max(map(cell_len, rows)) + 1)
     room = width - left - len(" →  0.00") - max(map(cell_len, columns))
     cell = max(0, min(2, room // len(columns)))

@@ -11,7 +11,10 @@ SIZE = {"width": 480, "height": 240, "left": 52, "right": 468, "top": 10, "botto
 
 @dataclass(frozen=True)
 class Line:
-    """A line of a chart: its (x, value) points by ascending x. `color` is an index into the six colors of style.css."""
+    """A line of a chart.
+
+    `points` are (x, value) pairs, sorted by x. `color` is an index into the six colors of style.css.
+    """
 
     name: str
     points: Sequence[tuple[float, float]]
@@ -28,7 +31,7 @@ def ticks(low: float, high: float) -> list[float]:
 
 
 def log_ticks(low: float, high: float) -> list[float]:
-    """Return round numbers for a logarithmic axis: 1, 2, 5, 10, ... If fewer than three fit, return `ticks`."""
+    """Return round numbers for a logarithmic axis: 1, 2, 5, 10, ... If fewer than three are in range, call `ticks`."""
     decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
     steps = [f * 10.0**d for d in decades for f in (1, 2, 5) if low * 0.999 <= f * 10.0**d <= high * 1.001]
     return steps if len(steps) > 2 else ticks(low, high)

@@ -23,12 +23,13 @@ WRONG = "wrong"  # the score is meaningless
 COSTLY = "costly"  # the score is lower than necessary
 MIN_STEPS = 100
 MIN_TOKENS_PER_STEP = 1000
-# A large change of the dev loss in the last fifth of the steps, in nats. In Table 3 of "Attention Is All You Need",
-# this difference corresponds to about 0.9 BLEU.
+# A difference of dev losses, in nats. A run has a problem if its dev loss falls by more than STEEP in the last fifth of
+# the steps, or ends more than STEEP above its minimum in the steps before. In Table 3 of "Attention Is All You Need", a
+# difference of STEEP corresponds to about 0.9 BLEU.
 STEEP = 0.1
-LOOK = "look at them with nmt score --details; the usual causes are too little training and unclean data"
+LOOK = "look at the translations with nmt score --details; the usual causes are too little training and unclean data"
 STABILIZE = "use a lower training.rate_factor, more training.warmup_steps, training.precision=fp32 or model.norm=pre"
-MORE_STEPS = "raise training.steps and run nmt train again: it continues the run"
+MORE_STEPS = "raise training.steps and run nmt train again, to continue the run"
 RECIPE = "if there is no other finding, compare the run's recipe.yaml with the original recipe"
 OWN_TEST_SET = "translate the test set and score it against its own references: nmt score HYP --corpus DATA"
 
@@ -45,7 +46,11 @@ class Finding:
 
 @dataclass(frozen=True)
 class Evidence:
-    """A run, its last step and its translations. `bleu` is None for trees, and if not every line has a reference."""
+    """A run, its last step and its translations.
+
+    `bleu` is None if the corpus contains trees. It is also None if the numbers of translations and references differ or
+    are 0.
+    """
 
     run: RunFiles
     step: int
@@ -56,7 +61,10 @@ class Evidence:
 
 
 def gather(directory: Path, data: Path | None, hypothesis: Path | None, reference: Path | None) -> Evidence:
-    """Read a run, its corpus and its translations. By default, read the translations and references of the test set."""
+    """Read a run, its corpus and its translations.
+
+    `hypothesis` and `reference` replace the translations and references of the test set.
+    """
     for file in (hypothesis, reference):
         if file and not file.is_file():
             raise MissingError(f"no file {file}. Check the path")
@@ -78,7 +86,7 @@ def _data(r: Evidence) -> Iterator[Finding]:
     if not corpus:
         return
     if artefact.read_json(r.run.directory / "corpus.json").get("corpus") != corpus.identity:
-        what = "the run was trained on another corpus, in which token ids may stand for other tokens"
+        what = "the run was trained on another corpus, whose token ids may stand for other tokens"
         yield Finding(WRONG, what, corpus.directory, "pass the run's own corpus: --data DIR")
     report = corpus.directory / "cleaning.json"
     expected = settings.expect.pairs[:1]
@@ -89,7 +97,9 @@ def _data(r: Evidence) -> Iterator[Finding]:
     if expected and len(corpus.src) < 0.9 * expected[0]:
         problems.append(f"{len(corpus.src):,} training pairs instead of {expected[0]:,}")
     for problem in problems:
-        yield Finding(COSTLY, problem, report, "read the file: it lists the dropped pairs by reason")
+        yield Finding(
+            COSTLY, problem, report, "read the counts and examples of dropped pairs for each reason in cleaning.json"
+        )
 
 
 def _training(r: Evidence) -> Iterator[Finding]:
@@ -98,7 +108,7 @@ def _training(r: Evidence) -> Iterator[Finding]:
     averaged = (r.run.model or {}).get("steps", [])
     log = directory / "metrics.jsonl"
     last = r.run.settings.averaging.last
-    row_of_table_3 = last == 1 and r.run.settings.expect.paper_dev_bleu  # not averaged in the paper
+    row_of_table_3 = last == 1 and r.run.settings.expect.paper_dev_bleu  # the paper did not average these models
     intended = row_of_table_3 or r.run.settings.averaging.best
     if averaged and not intended and (len(averaged) < max(2, last) or averaged[-1] < 0.9 * r.step):
         checkpoints = counted(len(averaged), "checkpoint")
@@ -110,7 +120,7 @@ def _training(r: Evidence) -> Iterator[Finding]:
     before, least = losses[:-patience], (1 - MIN_IMPROVEMENT) ** patience
     stopped_early = before and min(losses) >= min(before) * least  # the last `patience` validations improved too little
     if 0 < r.step < 0.9 * training.steps and not stopped_early:
-        do = "run the same command again to continue"
+        do = "run the training command again, to continue the run"
         yield Finding(COSTLY, f"{r.step:,} of {training.steps:,} steps", log, do)
     elif not stopped_early and r.run.steps and ((epochs := r.run.steps[-1]["epoch"]) < 1 or r.step < MIN_STEPS):
         yield Finding(COSTLY, f"{r.step:,} steps ({epochs:.2g} epochs) are too few", log, MORE_STEPS)
@@ -146,7 +156,7 @@ def _loss(r: Evidence) -> Iterator[Finding]:
 
 
 def _dev(r: Evidence) -> Iterator[Finding]:
-    """Compare the last validation with the expected one, and check that the dev loss has leveled off."""
+    """Compare the last validation with the recipe's expectation, and check that the dev loss has leveled off."""
     log = r.run.directory / "metrics.jsonl"
     validations = [record for record in r.run.validations if record["dev_nll"] is not None]
     if not validations:
@@ -226,8 +236,8 @@ def doctor(run: Path, data: Path | None, hypothesis: Path | None, reference: Pat
             rows = f"{number}. {finding.severity}: {finding.what}", f"   in {finding.where}", f"   fix: {finding.do}"
             lines += ["", *(printable(row, 1000) for row in rows)]
         costs = "See “What usually costs BLEU” in recipes/README.md for the usual cost of each problem."
-        lines += ["", costs if findings else "No problem found that is known to lower BLEU."]
-        lines += [f"Not checked, because the run does not have them yet: {', '.join(unchecked)}."] if unchecked else []
+        lines += ["", costs if findings else "Found no problem that is known to lower BLEU."]
+        lines += [f"These checks were not possible: {', '.join(unchecked)}."] if unchecked else []
         text = "\n".join(lines)
     if sys.stdout is None:
         raise OutputError("stdout is closed, so the findings cannot be printed. Redirect it to a file")

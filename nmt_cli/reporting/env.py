@@ -1,4 +1,4 @@
-"""Implementation of `nmt env`: describe versions, hardware and hardware-dependent defaults, for bug reports."""
+"""Implementation of `nmt env`: describe versions, hardware, and defaults that depend on it, for bug reports."""
 
 import json
 import platform
@@ -15,7 +15,7 @@ from nmt_cli.translation.backends import MAX_THREADS
 from nmt_cli.translation.engine_backend import best_precision
 
 PACKAGES = "torch numpy sentencepiece accelerate datasets huggingface-hub sacrebleu transformers ctranslate2"
-# CPU features that affect a default.
+# CPU features that affect one of nmt's defaults.
 FLAGS = "avx2 avx512f avx512_vnni avx_vnni avx512_bf16 amx_bf16 amx_int8 asimddp i8mm"
 
 

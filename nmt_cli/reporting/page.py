@@ -1,4 +1,4 @@
-"""Self-contained HTML pages, made from Jinja templates. They load nothing, and text in them cannot run as code."""
+"""Make self-contained HTML pages from Jinja templates. A page loads no other files, and its text cannot run as code."""
 
 import base64
 import difflib
@@ -15,12 +15,12 @@ TEMPLATES = Path(__file__).with_name("templates")
 
 
 def _visible(value: object) -> object:
-    """Escape control characters and bidirectional marks, except in markup."""
+    """Escape control characters and bidirectional marks, and keep at most 2,000 characters. Do not change markup."""
     return value if hasattr(value, "__html__") else printable(value, 2000)
 
 
 def compared(text: str, reference: str) -> list[tuple[str, bool]]:
-    """Split a translation into runs of words. Pair each run with whether it matches the reference."""
+    """Split a translation into parts of one or more words. Return pairs (part, whether it matches the reference)."""
     words, other = text.split(), reference.split()
     steps = difflib.SequenceMatcher(None, words, other, autojunk=False).get_opcodes()
     return [(" ".join(words[start:end]), kind == "equal") for kind, start, end, *_ in steps if start < end]
@@ -29,7 +29,7 @@ def compared(text: str, reference: str) -> list[tuple[str, bool]]:
 def render(template: str, values: dict[str, Any], script: str | None = None) -> bytes:
     """Return a page in UTF-8. `template` and `script` are names of files in TEMPLATES.
 
-    All `values` are escaped. The page's policy allows the browser to run only `script`, if any, and to load nothing.
+    All `values` are escaped. The page's security policy forbids all other scripts, and all other files.
     """
     loader = FileSystemLoader(TEMPLATES)
     pages = Environment(loader=loader, autoescape=True, undefined=StrictUndefined, finalize=_visible, trim_blocks=True)

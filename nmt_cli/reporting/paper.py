@@ -6,7 +6,7 @@ from nmt_cli.recipe.section import UNPUBLISHED
 
 
 def matters(change: str) -> bool:
-    """Return whether the paper reports the setting in this line of `loading.differences`."""
+    """Return whether the paper reports a setting. `change` is a line that `loading.differences` returned for it."""
     return not loading.has_policy(change, UNPUBLISHED)
 
 
@@ -24,7 +24,7 @@ def _differences(published: Recipe, settings: Recipe) -> list[str]:
 
 
 def table_3(settings: Recipe) -> Recipe | None:
-    """Return the first recipe of Table 3 with the same model and training settings, or None.
+    """Return the first recipe of Table 3 whose model and training settings are equal to those in `settings`, or None.
 
     Settings that the paper does not report may differ.
     """
@@ -34,6 +34,9 @@ def table_3(settings: Recipe) -> Recipe | None:
 
 
 def departures(settings: Recipe) -> tuple[str, list[str]]:
-    """Return "base" or "big", whichever model of the paper is closer, and the differences between it and `settings`."""
+    """Compare `settings` with the paper's models "base" and "big".
+
+    Return the name of the closer model, and the differences of `settings` from it.
+    """
     differences = {name: _differences(_published(name), settings) for name in ("base", "big")}
     return min(differences.items(), key=lambda pair: len(pair[1]))

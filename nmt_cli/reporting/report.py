@@ -24,11 +24,11 @@ def report(
     data: Sequence[Path] = (),
     score_trees: Scorer | None = None,
 ) -> Path:
-    """Write the report of a run, compared with the runs in `compare`, as an HTML file. Return the path of the file.
+    """Write a report that compares a run with the runs in `compare`. Return the path of the HTML file.
 
-    By default, `out` is report.html in the run. Each run uses the corpus in `data` that it was trained on, or else its
-    corpus at the default path. Raise DataError if `data` is given without the corpus of the first run. If `score_trees`
-    is None, runs on trees have no scores.
+    By default, `out` is report.html in the run. The corpus that a run was trained on is looked up in `data`, and then
+    at its default path. Raise DataError if `data` is not empty and lacks the corpus of the first run. `score_trees`
+    scores runs on trees. If it is None, these runs have no scores.
     """
     opened = [read_run(run, _own(run, data) or next(iter(data), None))]
     opened += [read_run(directory, _own(directory, data)) for directory in compare]
@@ -63,7 +63,7 @@ def _own(run: Path, data: Sequence[Path]) -> Path | None:
 
 
 def _compared(files: RunFiles, first: schema.Recipe, score_trees: Scorer | None) -> dict[str, Any]:
-    """Return the page's values for a run, such as its scores. Compare its recipe with `first`, the first run's."""
+    """Return the values of a run for the page, such as scores, and the changes from the first run's recipe `first`."""
     settings = files.settings
     corpus = files.corpus
     hypotheses = files.translations("test")

@@ -1,4 +1,4 @@
-"""Translations of the held-out text of a run, stored in the run's directory."""
+"""Translate the held-out text of a run: its splits dev, test and general."""
 
 from pathlib import Path
 
@@ -13,7 +13,8 @@ def translate_held_out(run: RunFiles, model: Path) -> dict[str, list[str]]:
     """Return a dict from each held-out split to its translations by `model`.
 
     If the run's directory has translations by the same model with the same decoding settings, read them. Otherwise,
-    translate and store them there. Raise MissingError if the run has no model or its corpus was not found.
+    translate all splits, and store the translations there. Raise MissingError if the run has no model or its corpus was
+    not found.
     """
     if run.corpus is None:
         raise MissingError(f"the corpus of {run.directory} was not found, so its held-out text cannot be translated")

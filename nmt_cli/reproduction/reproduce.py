@@ -19,7 +19,7 @@ from nmt_cli.training.estimate import dry_run
 from nmt_cli.training.run import read_run
 from nmt_cli.training.train import train
 
-BASELINE_SUFFIX = "-without"  # ends the names of the run and the corpus without synthetic text
+BASELINE_SUFFIX = "-without"  # of the names of the run and the corpus without synthetic text
 
 
 def reproduce(
@@ -29,7 +29,7 @@ def reproduce(
 
     `text` is the corpus section to prepare. It differs from `settings.corpus` if the corpus consists of trees.
     Under `accelerate launch`, every process trains, and the first process runs the other stages. If the recipe has
-    synthetic text, run it again without this text, and print a table that compares the models.
+    synthetic text, run the recipe again without this text, and print a table that compares the models.
     """
     start = time.monotonic()
     first_process = os.environ.get("RANK", "0") == "0"
@@ -52,13 +52,13 @@ def run_stages(
 ) -> int:
     first_process = os.environ.get("RANK", "0") == "0"
     exists = artefact.present(data)
-    if first_process and (text.has_text or not exists):  # `prepare` checks an existing corpus against the settings
+    if first_process and (text.has_text or not exists):  # if the corpus exists, `prepare` compares it with `text`
         say(f"1/5 prepare {data}")
         prepare(text, data, replace(options, dry_run=options.dry_run and not exists))
     if options.dry_run:
         return dry_run(settings, data)
     while not artefact.present(data):
-        time.sleep(1)  # if the first process fails, the launcher ends this one
+        time.sleep(1)  # if the first process fails, the launcher ends this process
     say(f"2/5 train {run}")
     code = train(settings, data, run)
     if code or not first_process:

@@ -41,7 +41,7 @@ def show_scores(run: RunFiles, hypotheses: dict[str, list[str]], score: Scorer) 
             name = by_system[0].name
             expected = _expected(run, split, by_system[0].metric)
             rows.append([f"{split} {name}", expected, *(each.shown() for each in by_system)])
-            if split != "general":  # test comes after dev, so its signature and counts replace those of dev
+            if split != "general":  # the split test follows dev, so the signatures of test replace those of dev
                 signatures[name] = f"{by_system[-1].signature} {by_system[-1].verbose}"
         for by_pair in zip(*(report.pairs for report in reports), strict=True):
             for scores_of_pair in zip(*(each.scores for each in by_pair), strict=True):
@@ -51,7 +51,7 @@ def show_scores(run: RunFiles, hypotheses: dict[str, list[str]], score: Scorer) 
     translations = hypotheses.get("test", [])
     if generated and run.settings.corpus.src == "en":
         right, total = pronoun_accuracy(sources, translations, references)
-        rows.append(["correct pronouns (pairs of nouns unseen in training)", "", f"{right} of {total}"])
+        rows.append(["correct pronouns (noun pairs unseen in training)", "", f"{right} of {total}"])
     say("5/5 score", *(f"{name}: {text}" for name, text in signatures.items()))
     if not sources:
         say("There is no test set to score. Set corpus.test_src and corpus.test_tgt, or corpus.hold_out")
@@ -78,12 +78,12 @@ def _perplexity_row(run: RunFiles, blanks: int) -> list[str]:
 
 
 def _warn_of_low_scores(run: RunFiles, split: str, scores: Sequence[Sequence[Score]]) -> None:
-    """Warn if fine-tuning lowered the first metric, and if the first metric on test is below `expect.bleu`."""
+    """Warn if fine-tuning lowered the first metric. Warn if the first metric is below `expect.bleu` on the test set."""
     before, after = scores[0][0], scores[-1][0]
     if after.score < before.score:
         fell = f"{split} {after.name} fell from {before.score:.2f} to {after.score:.2f}"
         advice = "Lower training.rate_factor, or train on more text"
-        warn(f"{fell}: the model that training started from is better here. {advice}")
+        warn(f"{fell} in fine-tuning. {advice}")
     expected = run.settings.expect.bleu if split == "test" else []
     if expected and after.score < expected[0]:
         low = f"test BLEU {after.score:.2f} is below the expected {expected[0]:g}"
@@ -91,7 +91,7 @@ def _warn_of_low_scores(run: RunFiles, split: str, scores: Sequence[Sequence[Sco
 
 
 def _expected(run: RunFiles, split: str, metric: str) -> str:
-    """Return the paper's score or the expected range for a metric, or "" if the recipe has neither."""
+    """Return the paper's score for a metric, or else the expected range. Return "" if the recipe has neither."""
     expect = run.settings.expect
     assert run.corpus
     closest_to_paper = "paper-bleu-quotes" if run.corpus.manifest["tgt"] == "de" else "paper-bleu"

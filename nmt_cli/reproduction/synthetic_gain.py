@@ -1,4 +1,4 @@
-"""The gain from synthetic text: a table of the models trained with it and without it, and of the teacher."""
+"""Print a table that compares the models trained with and without synthetic text, and the teacher."""
 
 import time
 from dataclasses import dataclass, replace
@@ -18,7 +18,10 @@ REPEATS = 3
 
 @dataclass(frozen=True)
 class _Candidate:
-    """A column of the table. `run` gives the directory of the model's translations and their decoding settings."""
+    """A column of the table.
+
+    `run` contains the decoding settings of the model, and the directory for its translations.
+    """
 
     name: str
     run: RunFiles
@@ -26,16 +29,17 @@ class _Candidate:
 
 
 def compare_models(run: RunFiles, baseline: RunFiles, score: Scorer) -> None:
-    """Print the scores, sizes and speeds of both runs' models and, if the text was distilled, of the teacher.
+    """Print a table of the scores, sizes and speeds of both runs' models.
 
-    Leave out the teacher if the test set has several language pairs. Print no table if there is no test set.
+    If the synthetic text was distilled and the test set has one language pair, add the teacher. Print no table if there
+    is no test set.
     """
     assert run.corpus
     candidates = [_Candidate("with", run, run.directory / "model")]
     candidates.append(_Candidate("without", baseline, baseline.directory / "model"))
     synthetic = run.settings.corpus.synthetic[0]
     one_pair = not run.corpus.lines_by_pair("test")
-    if synthetic.side == "src" and one_pair:  # distilled text, so the model that made it is a teacher
+    if synthetic.side == "src" and one_pair:  # the text was distilled, and `synthetic.model` is the teacher
         candidates.insert(0, _teacher(run, Path(str(synthetic.model))))
     sources = run.corpus.lines("test")[0]
     beam = run.settings.decoding.beam
@@ -67,7 +71,9 @@ def _teacher(run: RunFiles, model: Path) -> _Candidate:
 
 
 def measure_speed(model: Path, lines: list[str], decoding: schema.Decoding) -> tuple[float, float]:
-    """Return the source words per second over all lines, and the mean milliseconds for a single line, with one worker.
+    """Return the source words per second for all lines together, and the mean milliseconds for a line translated alone.
+
+    One worker translates. The second figure uses the first 20 lines.
 
     Each time is the shortest of several runs, because other work on the machine can only make a run longer.
     """

@@ -4,6 +4,7 @@ import json
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -196,18 +197,25 @@ def read_inputs(
     return report
 
 
+def _scorer(report: Report) -> Callable[..., tuple[Score, dict[str, Any] | None]]:
+    """Return `score_lines` with the options of a report."""
+    return partial(
+        score_lines, language=report.language or "", tokenize=report.tokenize,
+        lowercase=report.lowercase, intervals=report.intervals,
+    )  # fmt: skip
+
+
 def evaluate(options: ScoreOptions, hypotheses: Hypotheses = None) -> Report:
     """Score the hypotheses, by default the file `options.hypothesis`, and return the report."""
     if options.robust and (not callable(hypotheses) or options.hypothesis):
         raise UsageError("--robust translates the source itself. Pass --model DIR, and no hypotheses")
     report = read_inputs(options, hypotheses)
-    language = report.language or ""
     baseline = report.baseline.lines if report.baseline else None
     hypotheses_lines = report.hypotheses.lines
     references = [text.lines for text in report.references]
     segments = list[list[float]]()
     by_pair = _lines_by_pair(options)
-    default = ("bleu", "chrf") if report.tokenized or by_pair else DEFAULTS.get(language, ("bleu", "chrf"))
+    default = ("bleu", "chrf") if report.tokenized or by_pair else DEFAULTS.get(report.language or "", ("bleu", "chrf"))
     for metric in dict.fromkeys(options.metrics or default):
         if metric == "comet":
             systems = [lines for lines in (hypotheses_lines, baseline) if lines is not None]
@@ -216,10 +224,7 @@ def evaluate(options: ScoreOptions, hypotheses: Hypotheses = None) -> Report:
             score, comparison = score_comet(scorer, hypotheses_lines, baseline, intervals=options.intervals)
             segments = scorer._extract_corpus_statistics(hypotheses_lines, None)
         else:
-            score, comparison = score_lines(
-                metric, hypotheses_lines, references, baseline,
-                language=language, tokenize=report.tokenize, lowercase=report.lowercase, intervals=options.intervals,
-            )  # fmt: skip
+            score, comparison = _scorer(report)(metric, hypotheses_lines, references, baseline)
         report.scores.append(score)
         report.comparisons += [comparison] if comparison else []
     report.pairs += [_score_pair(report, options, *pair) for pair in by_pair.items()]
@@ -241,13 +246,12 @@ def _score_pair(report: Report, options: ScoreOptions, pair: tuple[str, str], li
     tokenize = options.tokenize or ("none" if report.tokenized else tokenizer_of(language))
     hypotheses = [report.hypotheses.lines[line] for line in lines]
     references = [[text.lines[line] for line in lines] for text in report.references]
+    score = partial(_scorer(report), language=language, tokenize=tokenize)
     scores = [
-        score_lines(
-            metric, hypotheses, references,
-            language=language, tokenize=tokenize, lowercase=report.lowercase, intervals=report.intervals,
-        )[0]
-        for metric in dict.fromkeys(options.metrics or ("bleu", "chrf")) if metric in METRICS and metric != "comet"
-    ]  # fmt: skip
+        score(metric, hypotheses, references)[0]
+        for metric in dict.fromkeys(options.metrics or ("bleu", "chrf"))
+        if metric in METRICS and metric != "comet"
+    ]
     return PairScores("-".join(pair), len(lines), scores)
 
 
@@ -259,13 +263,7 @@ def _robust(report: Report, options: ScoreOptions, translate: Translate) -> list
         src = str(artefact.read_json(options.corpus / artefact.MANIFEST)["src"])
 
     def score(hypotheses: list[str], references: list[list[str]], intervals: bool) -> list[Score]:
-        return [
-            score_lines(
-                metric, hypotheses, references,
-                language=tgt, tokenize=report.tokenize, lowercase=report.lowercase, intervals=intervals,
-            )[0]
-            for metric in metrics
-        ]  # fmt: skip
+        return [_scorer(report)(metric, hypotheses, references, intervals=intervals)[0] for metric in metrics]
 
     references = [text.lines for text in report.references]
     return score_damaged(

@@ -18,6 +18,8 @@ HEADINGS |= {"lost": "Largest losses against the baseline", "gained": "Largest g
 JSON_NAMES = {"near_duplicates": "twins", "tokenized": "tokenised"}  # fields whose JSON name differs
 _MARKDOWN = str.maketrans({"&": "&amp;", "<": "&lt;"} | {mark: f"\\{mark}" for mark in "\\|`*_[]~#@"})
 
+_Table = tuple[str, list[list[str]], list[str]]  # title, rows (header first), and the lines of the note below them
+
 
 @dataclass(frozen=True)
 class InputText:
@@ -215,8 +217,16 @@ class Report:
             notes.append(f"BLEU of the {counted(lines, 'line')} {name} near-duplicates: {score.shown()}")
         return notes
 
-    def _comparison(self) -> tuple[list[list[str]], str]:
-        """Return the rows of a table that compares with the baseline, header first, and the note below the table."""
+    def _tables(self) -> list[_Table]:
+        tables = [self._comparison(self.baseline)] if self.baseline else []
+        if self.pairs:
+            tables.append(("By language pair", self._by_pair(), []))
+        if self.robust:
+            note = textwrap.wrap(robustness.NOTE, 100, break_on_hyphens=False)
+            tables.append(("Scores with damaged sources", robustness.table(self.robust), note))
+        return tables
+
+    def _comparison(self, baseline: InputText) -> _Table:
         rows = [["metric", "baseline", "this", "difference", "p (bootstrap)", "p (randomization)"]]
         for c in self.comparisons:
             scores = [f"{c[system]:.2f} ± {c[system + '_ci']:.2f}" for system in ("baseline", "score")]
@@ -225,7 +235,7 @@ class Report:
         equal = len(self.segments) - wins - losses
         note = f"Segments by chrF2: {wins:,} better, {losses:,} worse, {equal:,} equal."
         tests = "± gives the 95% interval of 1,000 bootstrap samples. The randomization test has 10,000 trials."
-        return rows, f"{note} {tests}"
+        return f"Against {baseline.name}", rows, [f"{note} {tests}"]
 
     def _by_pair(self) -> list[list[str]]:
         """Return the rows of the table of scores by language pair, header first."""
@@ -240,14 +250,7 @@ class Report:
             notes = [score.signature, *textwrap.wrap(f"compare with {score.compare_with}", 100)]
             blocks[1].append(f"{score.name:<{width}}{score.shown():<{shown}}{score.verbose}".rstrip())
             blocks[1] += [" " * width + note for note in notes]
-        if self.baseline:
-            rows, note = self._comparison()
-            blocks.append([f"Against {self.baseline.name}", *_aligned(rows), note])
-        if self.pairs:
-            blocks.append(["By language pair", *_aligned(self._by_pair())])
-        if self.robust:
-            rows = robustness.table(self.robust)
-            blocks.append(["Scores with damaged sources", *_aligned(rows), *textwrap.wrap(robustness.NOTE, 100)])
+        blocks += [[title, *_aligned(rows), *note] for title, rows, note in self._tables()]
         if self.details:
             lines = (f"  {row['length']:<10}{row['bleu']:6.2f}  {row['segments']:,} segments" for row in self.lengths())
             blocks.append([f"BLEU by {self.unit} in the reference", *lines])
@@ -272,16 +275,9 @@ class Report:
             counts = f"{score.verbose}<br>" if score.verbose else ""
             rows.append([score.name, f"**{score.shown()}**", counts + signature, _cell(score.compare_with)])
         blocks += [_cell(self._counts()), *map(_cell, self.notes()), _table(rows, "|:--|--:|:--|:--|")]
-        if self.baseline:
-            rows, note = self._comparison()
-            blocks += [f"**Against {_cell(self.baseline.name)}**", _table(rows, "|:--" + "|--:" * 5 + "|"), note]
-        if self.pairs:
-            rows = self._by_pair()
-            blocks += ["**By language pair**", _table(rows, "|:--" + "|--:" * (len(rows[0]) - 1) + "|")]
-        if self.robust:
-            rows = robustness.table(self.robust)
-            rule = "|:--" + "|--:" * (len(rows[0]) - 1) + "|"
-            blocks += ["**Scores with damaged sources**", _table(rows, rule), robustness.NOTE]
+        for title, rows, note in self._tables():
+            blocks += [f"**{_cell(title)}**", _table(rows, "|:--" + "|--:" * (len(rows[0]) - 1) + "|")]
+            blocks += [" ".join(note)] if note else []
         if self.details:
             rows = [[row["length"], f"{row['bleu']:.2f}", f"{row['segments']:,}"] for row in self.lengths()]
             blocks.append(_table([[f"{self.unit} in the reference", "BLEU", "segments"], *rows], "|:--|--:|--:|"))

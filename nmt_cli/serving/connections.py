@@ -22,13 +22,13 @@ from nmt_cli.system.errors import UsageError
 HEADER_SECONDS = 30  # time for a request's headers to arrive
 WRITE_SECONDS = 30  # a client must read WRITE_BYTES of a response in this time
 WRITE_BYTES = 1 << 16
-MAX_HEAD_BYTES = 1 << 16  # maximum bytes of a request without its body: URL, headers, chunk sizes, trailers
+MAX_HEAD_BYTES = 1 << 16  # maximum bytes of a request's URL, headers, chunk sizes and trailers together
 MAX_HEADERS = 100
 MAX_PIPELINED = 32  # requests that a client may send before it reads the responses
 PIECE = 1 << 13  # bytes to parse between two checks of the limits
 LINGER_SECONDS = 1  # time that a refused client has to read the response
 LINGER_BYTES = 1 << 20  # maximum bytes that a refused client may still send
-GRACE_SECONDS = 1  # after waiting this long for its client, a connection may be closed for another
+GRACE_SECONDS = 1  # a connection that waits for its client may be closed for a new one after this time
 DEFAULT_CONNECTIONS = 512
 SPARE_FILES = 32  # file descriptors for everything but connections
 BACKLOG = 128
@@ -37,7 +37,7 @@ WARN_SECONDS = 60  # minimum time between two warnings
 
 
 class _Timer:
-    """Calls a function after a delay, unless it is stopped or started again first."""
+    """Calls a function after a delay. `stop` or a second `start` before the end of the delay cancels the call."""
 
     running = False
 
@@ -65,7 +65,7 @@ class Protocol(HttpToolsProtocol):
 
     _discarding = False  # whether further data are ignored
     _refused = False  # an error response was sent, and the connection is about to be closed
-    _head_bytes = 0  # bytes of this request, without its body; after a refusal, all bytes that arrive are added
+    _head_bytes = 0  # bytes of this request without its body. After a refusal, all further bytes count
     _in_head = False
     _refusal: tuple[int, str] | None = None  # status and message; None: 400 and the parser's message
     waiting_since = 0.0  # when the connection last began to wait for its client
@@ -208,8 +208,8 @@ class Protocol(HttpToolsProtocol):
 class Listener:
     """Accepts up to `limit` connections from a socket.
 
-    Further connections wait in the socket's backlog. While any wait there, the open connection that has waited longest
-    for its client is closed to make room.
+    Further connections enter the socket's backlog. To make room for them, the listener closes open connections, first
+    the one that has waited longest for its client.
     """
 
     def __init__(self, server_socket: socket.socket, limit: int, make_protocol: Callable[[], Protocol]) -> None:

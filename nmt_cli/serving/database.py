@@ -1,4 +1,4 @@
-"""The database of the server: glossaries, hashes of API keys, and usage by key and day, but no texts to translate.
+"""Store glossaries, hashes of API keys, and each key's usage per day in a database, but no texts to translate.
 
 The database is in memory, in an SQLite file that several servers on one machine may share, or in PostgreSQL for servers
 on several machines. This module, `sqlite_connection.py` and `key_store.py` use no package of the extra `serve`, so that
@@ -80,7 +80,7 @@ class Connection(Protocol):
     def set_version(self, version: int) -> None: ...
 
     def errors(self) -> contextlib.AbstractContextManager[None]:
-        """Convert temporary errors, such as another process's lock, to BusyError, and others to StorageError."""
+        """Convert temporary errors, such as another process's lock, to BusyError, and other errors to StorageError."""
         ...
 
     def close(self) -> None: ...
@@ -110,8 +110,8 @@ class Database:
     def __init__(self, place: str | Path | None = None) -> None:
         """Open a database and bring its schema to the newest version.
 
-        Raise DataError if it is damaged, or belongs to another program or a newer nmt. Raise UsageError if a URL is
-        malformed, and OutputError, BusyError or StorageError if the database cannot be opened.
+        Raise DataError if the database is damaged, or belongs to another program or a newer nmt. Raise UsageError if
+        `place` is a malformed URL. Raise OutputError, BusyError or StorageError if the database cannot be opened.
         """
         self.place = place
         self._lock = threading.Lock()

@@ -4,6 +4,8 @@ The fields formality, context and model_type are accepted and ignored. The route
 `deepl_glossaries.py` and `deepl_documents.py`.
 """
 
+from functools import partial
+
 from starlette.requests import Request
 from starlette.responses import JSONResponse
 from starlette.routing import Route
@@ -25,16 +27,11 @@ COUNTRIES = {
 }
 UNLIMITED = 1_000_000_000_000  # characters; the value that DeepL returns if there is no limit
 
-
-async def _open(request: Request) -> tuple[Service, Fields]:
-    service: Service = request.app.state.service
-    fields = await service.read(request)
-    service.check_key(request, fields, "auth_key", missing=403)
-    return service, fields
+open_request = partial(Service.open, key_field="auth_key", missing=403)
 
 
 async def translate(request: Request) -> JSONResponse:
-    service, fields = await _open(request)
+    service, fields = await open_request(request)
     texts, _ = service.texts_of(request, fields, "text")
     target = fields.text("target_lang")
     source = fields.text("source_lang", default="") or "auto"
@@ -67,7 +64,7 @@ async def translate(request: Request) -> JSONResponse:
 
 
 async def _terms(service: Service, fields: Fields, source: str, target: str) -> Terms | None:
-    """Return the terms for these languages from the request's glossary, or None if it names no glossary.
+    """Return the terms for these languages from the request's glossary. Return None if the request has no glossary.
 
     Raise Refusal (400) for glossary_ids, and for glossary_id without source_lang.
     """
@@ -83,7 +80,7 @@ async def _terms(service: Service, fields: Fields, source: str, target: str) -> 
 
 
 def _names(fields: Fields, name: str, limit: int) -> tuple[str, ...]:
-    """Return the names in a field: up to `limit` texts with comma-separated names. A missing field has none."""
+    """Return the names in a field of up to `limit` texts. Commas separate the names. A missing field has no names."""
     if not fields.has(name):
         return ()
     texts, _ = fields.texts(name, limit)
@@ -91,7 +88,7 @@ def _names(fields: Fields, name: str, limit: int) -> tuple[str, ...]:
 
 
 async def languages(request: Request) -> JSONResponse:
-    service, fields = await _open(request)
+    service, fields = await open_request(request)
     target = fields.choice("type", ("source", "target")) == "target"
     codes = [model.target for model in service.pool.models] if target else service.pool.sources
     listed = dict[str, str]()
@@ -105,11 +102,12 @@ async def languages(request: Request) -> JSONResponse:
 
 
 async def usage(request: Request) -> JSONResponse:
-    """Return the characters that the API key has used today, and its daily limit. UNLIMITED means no limit.
+    """Return how many characters the API key has used today, and its daily limit. UNLIMITED means no limit.
 
-    Without a key from the database, return the server's characters since its start, and UNLIMITED.
+    If the request has no key from the database, return the characters of all requests since the server's start, and
+    UNLIMITED.
     """
-    service, _ = await _open(request)
+    service, _ = await open_request(request)
     key = service.key_of(request)
     count = await service.stored(service.api_keys.characters_today, key) if key else service.characters
     limit = key.per_day if key and key.per_day is not None else UNLIMITED
@@ -117,7 +115,7 @@ async def usage(request: Request) -> JSONResponse:
 
 
 async def glossary_pairs(request: Request) -> JSONResponse:
-    service, _ = await _open(request)
+    service, _ = await open_request(request)
     pairs = dict.fromkeys((base_of(source), base_of(target)) for source, target in service.pool.routes)
     listed = [{"source_lang": source, "target_lang": target} for source, target in pairs]
     return JSONResponse({"supported_languages": listed})

@@ -13,7 +13,8 @@ from starlette.routing import Route
 from starlette.types import Message
 
 from nmt_cli.serving import files
-from nmt_cli.serving.fields import RETRY_SECONDS, Fields, Refusal
+from nmt_cli.serving.deepl import open_request
+from nmt_cli.serving.fields import RETRY_SECONDS, Refusal
 from nmt_cli.serving.service import Service
 
 MAX_WAITING = 20  # maximum documents whose translation is not finished
@@ -112,7 +113,7 @@ class Jobs:
             job.ended = time.monotonic()
 
     def _remove_old(self, *added: Job) -> None:
-        """Remove expired documents, and the oldest ended ones until the rest and `added` fit the limits."""
+        """Remove expired documents. Then remove the oldest ended documents until the rest and `added` fit the limits."""
         ended = sorted((job for job in self._jobs.values() if not job.waits), key=lambda job: job.ended)
         size = sum(len(job.data) for job in [*self._jobs.values(), *added])
         for job in ended:
@@ -134,7 +135,7 @@ async def _translated(request: Request, job: Job) -> bytes:
 
 
 def _detached(request: Request) -> Request:
-    """Return a copy of a request that ignores disconnections, because the client does not wait for the translation."""
+    """Return a copy of a request. The copy ignores disconnections, because the client does not wait for the result."""
 
     async def receive() -> Message:
         await asyncio.Event().wait()
@@ -143,15 +144,8 @@ def _detached(request: Request) -> Request:
     return Request({**request.scope, "state": dict(request.scope.get("state", {}))}, receive)
 
 
-async def _open(request: Request, max_bytes: int = 0) -> tuple[Service, Fields, Jobs]:
-    service: Service = request.app.state.service
-    fields = await service.read(request, max_bytes)
-    service.check_key(request, fields, "auth_key", missing=403)
-    return service, fields, request.app.state.jobs
-
-
 async def upload(request: Request) -> JSONResponse:
-    service, fields, jobs = await _open(request, files.MAX_FILE_BYTES)
+    service, fields = await open_request(request, max_bytes=files.MAX_FILE_BYTES)
     file = fields.file("file")
     name = PurePath(fields.text("filename", default="") or file.filename or "")
     suffix = name.suffix.lower()
@@ -166,20 +160,24 @@ async def upload(request: Request) -> JSONResponse:
     if pair[0] != "auto" and not service.needs_no_translation(*pair):
         service.pool.find(*pair)
     job = Job(files.KINDS[suffix], suffix, pair, await file.read())
-    jobs.add(request, job)
+    request.app.state.jobs.add(request, job)
     return JSONResponse({"document_id": job.id, "document_key": job.key})
 
 
+async def _job(request: Request) -> Job:
+    _, fields = await open_request(request)
+    jobs: Jobs = request.app.state.jobs
+    return jobs.find(request.path_params["id"], fields.text("document_key"))
+
+
 async def status(request: Request) -> JSONResponse:
-    _, fields, jobs = await _open(request)
-    return JSONResponse(jobs.find(request.path_params["id"], fields.text("document_key")).summary())
+    return JSONResponse((await _job(request)).summary())
 
 
 async def result(request: Request) -> Response:
-    _, fields, jobs = await _open(request)
-    job = jobs.find(request.path_params["id"], fields.text("document_key"))
+    job = await _job(request)
     headers = {"Content-Disposition": f'attachment; filename="translated{job.suffix}"'}
-    return Response(jobs.take(job), media_type="application/octet-stream", headers=headers)
+    return Response(request.app.state.jobs.take(job), media_type="application/octet-stream", headers=headers)
 
 
 ROUTES = [

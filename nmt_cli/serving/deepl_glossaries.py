@@ -7,18 +7,12 @@ from starlette.routing import Route
 from nmt_cli.corpus.languages import base_of
 from nmt_cli.corpus.terms import Terms
 from nmt_cli.serving import glossaries
+from nmt_cli.serving.deepl import open_request
 from nmt_cli.serving.fields import Fields, Refusal
 from nmt_cli.serving.glossaries import Dictionary, Glossary
 from nmt_cli.serving.service import Service
 
 MAX_DICTIONARIES = 50  # maximum number of dictionaries in a request
-
-
-async def _open(request: Request) -> tuple[Service, Fields]:
-    service: Service = request.app.state.service
-    fields = await service.read(request)
-    service.check_key(request, fields, "auth_key", missing=403)
-    return service, fields
 
 
 def _name(fields: Fields) -> str:
@@ -29,9 +23,10 @@ def _name(fields: Fields) -> str:
 
 
 async def _terms(service: Service, dictionaries: list[Fields]) -> dict[tuple[str, str], Terms]:
-    """Return the terms of a request's dictionaries by language pair.
+    """Map the language pair of each dictionary in a request to the terms of the dictionary.
 
-    Raise Refusal (400) if entries are malformed or too long in total, or if a pair is repeated or has no route.
+    Raise Refusal (400) if entries are malformed, or if all entries together are too long. Also raise it for a language
+    pair that is repeated or has no route.
     """
     size = sum(len(fields.text("entries")) for fields in dictionaries)
     if size > (limit := service.limits.characters):
@@ -85,7 +80,7 @@ async def _single(service: Service, key: str) -> Glossary:
 
 
 async def create(request: Request) -> JSONResponse:
-    service, fields = await _open(request)
+    service, fields = await open_request(request)
     name = _name(fields)
     terms = await _terms(service, [fields])
     glossary = await service.stored(service.glossaries.add, name, terms)
@@ -93,24 +88,24 @@ async def create(request: Request) -> JSONResponse:
 
 
 async def list_all(request: Request) -> JSONResponse:
-    service, _ = await _open(request)
+    service, _ = await open_request(request)
     found = await service.stored(service.glossaries.all)
     return JSONResponse({"glossaries": [_summary(each) for each in found if len(each.dictionaries) == 1]})
 
 
 async def show(request: Request) -> JSONResponse:
-    service, _ = await _open(request)
+    service, _ = await open_request(request)
     return JSONResponse(_summary(await _single(service, request.path_params["key"])))
 
 
 async def delete(request: Request) -> Response:
-    service, _ = await _open(request)
+    service, _ = await open_request(request)
     await service.stored(service.glossaries.remove, request.path_params["key"])
     return Response(status_code=204)
 
 
 async def entries(request: Request) -> Response:
-    service, _ = await _open(request)
+    service, _ = await open_request(request)
     glossary = await _single(service, request.path_params["key"])
     [only] = glossary.dictionaries
     tsv = await service.stored(service.glossaries.entries, glossary.key, only.source, only.target)
@@ -118,7 +113,7 @@ async def entries(request: Request) -> Response:
 
 
 async def create_v3(request: Request) -> JSONResponse:
-    service, fields = await _open(request)
+    service, fields = await open_request(request)
     name = _name(fields)
     terms = await _terms(service, fields.objects("dictionaries", MAX_DICTIONARIES))
     glossary = await service.stored(service.glossaries.add, name, terms)
@@ -126,13 +121,13 @@ async def create_v3(request: Request) -> JSONResponse:
 
 
 async def list_v3(request: Request) -> JSONResponse:
-    service, _ = await _open(request)
+    service, _ = await open_request(request)
     found = await service.stored(service.glossaries.all)
     return JSONResponse({"glossaries": [_with_dictionaries(each) for each in found]})
 
 
 async def show_v3(request: Request) -> JSONResponse:
-    service, _ = await _open(request)
+    service, _ = await open_request(request)
     glossary = await service.stored(service.glossaries.get, request.path_params["key"])
     return JSONResponse(_with_dictionaries(glossary))
 
@@ -142,7 +137,7 @@ async def update(request: Request) -> JSONResponse:
 
     For a term that already exists, the new translations replace the old ones.
     """
-    service, fields = await _open(request)
+    service, fields = await open_request(request)
     name = _name(fields) if fields.has("name") else None
     given = fields.objects("dictionaries", MAX_DICTIONARIES) if fields.has("dictionaries") else []
     terms = await _terms(service, given)
@@ -157,21 +152,21 @@ async def update(request: Request) -> JSONResponse:
 
 
 async def replace_dictionary(request: Request) -> JSONResponse:
-    service, fields = await _open(request)
+    service, fields = await open_request(request)
     [(pair, terms)] = (await _terms(service, [fields])).items()
     glossary = await service.stored(service.glossaries.replace, request.path_params["key"], pair, terms)
     return JSONResponse(_dictionary(glossary.dictionary(*pair)))
 
 
 async def delete_dictionary(request: Request) -> Response:
-    service, fields = await _open(request)
+    service, fields = await open_request(request)
     pair = fields.text("source_lang"), fields.text("target_lang")
     await service.stored(service.glossaries.remove_dictionary, request.path_params["key"], *pair)
     return Response(status_code=204)
 
 
 async def entries_v3(request: Request) -> JSONResponse:
-    service, fields = await _open(request)
+    service, fields = await open_request(request)
     pair = base_of(fields.text("source_lang")), base_of(fields.text("target_lang"))
     tsv = await service.stored(service.glossaries.entries, request.path_params["key"], *pair)
     dictionary = {"source_lang": pair[0], "target_lang": pair[1], "entries": tsv, "entries_format": "tsv"}

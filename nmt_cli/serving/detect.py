@@ -21,7 +21,7 @@ class Detector:
     """Detects the language of texts, among all known languages."""
 
     def __init__(self, sources: Sequence[str], languages: Sequence[str]) -> None:
-        """`sources` are the models' source languages, and `languages` all of their languages, sources and targets."""
+        """`sources` lists the models' source languages. `languages` lists the models' source and target languages."""
         self._default = sources[0]
         self._sources = {base_of(code) for code in sources}
         self._codes = {base_of(code): code for code in reversed(languages)}
@@ -49,8 +49,9 @@ class Detector:
     def detect(self, text: str) -> list[tuple[str, int]]:
         """Return the languages of the models with their probabilities in percent, most probable first.
 
-        A language without a model is listed first if its probability is at least SURE. If there are no classifiers
-        (`_identifiers`) or the text has no letters, the only result is the first source language, with probability 0.
+        A language without a model is listed first if it is the most probable one, and its probability, with those of
+        the languages near it, is at least SURE. If there are no classifiers (`_identifiers`) or the text has no letters,
+        the only result is the first source language, with probability 0.
         """
         with self._lock:
             identifiers = self._identifiers
@@ -93,10 +94,10 @@ def load_classifier(languages: Collection[str]) -> Any:
 
 
 class Transitions:
-    """The next states of a byte automaton, indexed by `state << 8 | byte` as a full table would be.
+    """The next states of a byte automaton. As in a full table, the index of a next state is `state << 8 | byte`.
 
     A state stores only the transitions in which it differs from its fallback state, as in an Aho-Corasick automaton.
-    For py3langid's model, this takes 2 MB instead of 39.
+    The transitions of py3langid's model take 2 MB instead of 39.
     """
 
     def __init__(self, table: Any, rows: Any) -> None:

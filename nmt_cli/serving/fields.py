@@ -106,7 +106,7 @@ class Fields:
         return value
 
     def flag(self, name: str) -> bool:
-        """Parse a flag, such as true, 1 or "on". A missing flag is false. Raise Refusal (400) if it is no flag."""
+        """Parse a flag, such as true, 1 or "on". A missing flag is false. Raise Refusal (400) for any other value."""
         value = self._values.get(name)
         if (found := _flag(value)) is None and value is not None:
             raise Refusal(400, f"Invalid request: {name} must be true or false")
@@ -115,8 +115,8 @@ class Fields:
     def choice(self, name: str, words: tuple[str, ...]) -> str:
         """Return the value of a field in lowercase. Raise Refusal (400) unless it is one of `words`.
 
-        A missing or empty field, or the value "default", means the first word. If "0" is one of the words, a
-        true flag, such as "on", counts as "1", and a false flag, such as "off", as "0".
+        A missing or empty field, or the value "default", means the first word. If "0" is one of the words, the value
+        may also be a flag: "on" means "1", and "off" means "0".
         """
         value = self._values.get(name)
         if "0" in words and (found := _flag(value)) is not None and value != "":
@@ -167,7 +167,7 @@ def checked_text(name: str, value: Any) -> str:
 
 
 async def read(request: Request, max_bytes: int, max_fields: int, memory: BodyMemory) -> Fields:
-    """Return the fields of a JSON body, or else the fields of the query string and of the form in the body.
+    """Return the fields of a JSON body. If the body is not JSON, return the fields of the query string and the form.
 
     Raise Refusal (400) if the body is malformed, Refusal (413) if it is too large, and Refusal (503) if too many large
     bodies are being read. A body that is too large is still read to its end, because clients do not read the response
@@ -182,7 +182,7 @@ async def read(request: Request, max_bytes: int, max_fields: int, memory: BodyMe
     values = _merged(list(request.query_params.multi_items()))
     if kind in ("multipart/form-data", "application/x-www-form-urlencoded") and body:
         form = _form(request, body, max_bytes, max_fields)
-        # A large form would block this event loop, so a thread parses it with another one.
+        # A large form would block this event loop, so a thread parses the form in an event loop of its own.
         values |= _merged(await (form if small else run_in_threadpool(asyncio.run, form)))
     return Fields(_bounded(values))
 

@@ -53,9 +53,7 @@ class FileStore:
 
 
 async def translate_file(request: Request) -> JSONResponse:
-    service: Service = request.app.state.service
-    fields = await service.read(request, MAX_FILE_BYTES)
-    service.check_key(request, fields, "api_key", "apiKey")
+    _, fields = await Service.open(request, max_bytes=MAX_FILE_BYTES)
     upload = fields.file("file")
     source = fields.text("source")
     target = fields.text("target")

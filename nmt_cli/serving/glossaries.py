@@ -103,8 +103,8 @@ class Glossaries:
         Raise Refusal (404) if the glossary does not exist, (400) if the dictionary would have too many terms, and (456)
         if all glossaries together would have too many translations.
 
-        Other writers do not wait for the merge, which precedes the transaction. If one of them changes the dictionary
-        in the meantime, the terms are merged again.
+        The terms are merged before the transaction begins, so that other writers do not wait. If one of them changes
+        the dictionary in the meantime, the terms are merged again.
         """
         while True:
             rows = await workers.in_database(self._database.read, _READ, key, *pair)
@@ -114,7 +114,7 @@ class Glossaries:
                 return
 
     def _replace_unchanged(self, key: str, pair: tuple[str, str], terms: Terms, old: str | None) -> bool:
-        """Store a dictionary unless its stored entries differ from `old`. Return whether it was stored."""
+        """Replace a dictionary if its stored entries are still `old`. Return whether the dictionary was replaced."""
         row = _row(key, pair, terms)
         with self._database.transaction() as connection:
             _check_exists(connection, key)
@@ -184,7 +184,7 @@ def _entries(rows: list[tuple[str]]) -> str:
 
 
 def _glossary(rows: list[Any]) -> Glossary:
-    """Return a glossary, given a row for each dictionary. Without dictionaries, there is a single row with nulls."""
+    """Return a glossary. `rows` has one row per dictionary, or a single row with nulls if there is no dictionary."""
     key, name, created, *_ = rows[0]
     return Glossary(key, name, created, tuple(Dictionary(*row[3:]) for row in rows if row[3]))
 
@@ -214,7 +214,7 @@ def _form_count(terms: Terms) -> int:
 def parse(entries: str, kind: str) -> Terms:
     """Parse the entries in a request. `kind` is their format, tsv or csv. The resulting terms are case-sensitive.
 
-    A target may list several forms, separated by |. Raise Refusal (400) if an entry is malformed, a source is repeated,
+    A target may list several translations, separated by |. Raise Refusal (400) if an entry is malformed, a source is repeated,
     or there are too many entries.
     """
     lines = list[str]()
@@ -230,7 +230,7 @@ def parse(entries: str, kind: str) -> Terms:
 
 
 def _rows(entries: str, kind: str) -> Iterator[tuple[int, list[str]]]:
-    """Yield the line number (from 1) and [source, target] of each entry. CSV may add two language codes."""
+    """Yield the line number (from 1) and [source, target] of each entry. A row of CSV may also have two language codes."""
     lines = entries.removeprefix("\ufeff").split("\n")
     if len(lines) > MAX_LINES:
         raise DataError(f"entries has more than {MAX_LINES:,} lines")

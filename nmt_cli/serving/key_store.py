@@ -84,7 +84,8 @@ class KeyStore:
     def limit(self, name: str, per_minute: int | None, per_day: int | None) -> ApiKey:
         """Change the limits of a key, and return its record.
 
-        A limit of None is kept. If both are None, both are removed. Raise MissingError if there is no such key.
+        If one limit is None, it does not change. If both are None, both limits are removed. Raise MissingError if there
+        is no such key.
         """
         has_limits = per_minute is not None or per_day is not None
         self._change(name, _KEEP_LIMITS if has_limits else _SET_LIMITS, per_minute, per_day)
@@ -102,14 +103,14 @@ class KeyStore:
 
     @property
     def exist(self) -> bool:
-        """Whether a key was ever added. Revoked keys count, because revoking all keys must not open the server."""
+        """Whether a key was ever added. Revoked keys count: a server that has only revoked keys still requires a key."""
         return bool(self._database.read("SELECT 1 FROM keys LIMIT 1"))
 
     def find(self, key: str) -> ApiKey | None:
         """Return the record of a key, or None if it is unknown or revoked.
 
-        The time reveals nothing about other keys: the look-up depends only on the hash, and hashes are then compared in
-        constant time.
+        The duration of a call reveals nothing about other keys. The look-up depends only on the hash, and hashes are
+        then compared in constant time.
         """
         digest = _hash(key)
         rows = self._database.read(_FIND, digest)

@@ -6,7 +6,6 @@ from starlette.responses import JSONResponse
 from starlette.routing import Route
 
 from nmt_cli.corpus.languages import name_of
-from nmt_cli.serving.fields import Fields
 from nmt_cli.serving.files import KINDS
 from nmt_cli.serving.openapi import specification
 from nmt_cli.serving.service import MAX_ALTERNATIVES, Service
@@ -16,15 +15,8 @@ from nmt_cli.translation.options import SearchOptions
 FORMATS = "text", "html"
 
 
-async def _open(request: Request) -> tuple[Service, Fields]:
-    service: Service = request.app.state.service
-    fields = await service.read(request)
-    service.check_key(request, fields, "api_key", "apiKey")
-    return service, fields
-
-
 async def translate(request: Request) -> JSONResponse:
-    service, fields = await _open(request)
+    service, fields = await Service.open(request)
     texts, is_list = service.texts_of(request, fields, "q")
     source, target = fields.text("source"), fields.text("target")
     alternatives = fields.integer("alternatives", 0, MAX_ALTERNATIVES)
@@ -52,7 +44,7 @@ async def languages(request: Request) -> JSONResponse:
 
 
 async def detect(request: Request) -> JSONResponse:
-    service, fields = await _open(request)
+    service, fields = await Service.open(request)
     texts, _ = service.texts_of(request, fields, "q")
     await service.charge(request)
     # In a thread, because the first call takes a second to load the detector's model.

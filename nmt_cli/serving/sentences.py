@@ -28,9 +28,7 @@ async def sentences(request: Request) -> Response:
     "after" is the text after the last sentence. If the server detected the source language, "detectedLanguage" holds
     its code and the confidence in percent.
     """
-    service: Service = request.app.state.service
-    fields = await service.read(request)
-    service.check_key(request, fields, "api_key")
+    service, fields = await Service.open(request)
     text = fields.text("q")
     service.count(request, [text])
     alternatives = fields.integer("alternatives", 0, MAX_ALTERNATIVES)

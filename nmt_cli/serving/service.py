@@ -94,6 +94,16 @@ class Service:
         self._key_database.close()
         self.database.close()
 
+    @staticmethod
+    async def open(
+        request: Request, key_field: str = "api_key", *, missing: int = 400, max_bytes: int = 0
+    ) -> tuple["Service", Fields]:
+        """Return the service and the fields of a request, after checking its API key. See `read` and `check_key`."""
+        service: Service = request.app.state.service
+        fields = await service.read(request, max_bytes)
+        service.check_key(request, fields, key_field, missing)
+        return service, fields
+
     async def read(self, request: Request, max_bytes: int = 0) -> Fields:
         """Return the fields of a request, and look up its API key.
 
@@ -147,18 +157,18 @@ class Service:
             key = fields.text(*KEY_FIELDS, default="")
         return key.strip()
 
-    def check_key(self, request: Request, fields: Fields, *names: str, missing: int = 400) -> None:
+    def check_key(self, request: Request, fields: Fields, name: str = "", missing: int = 400) -> None:
         """Check the API key in a field or in the Authorization header, if requests need a key.
 
         Raise Refusal (403) if the key is wrong. If there is no key, raise a Refusal with the status `missing`, whose
-        message mentions the first field in `names`.
+        message mentions the field `name`.
         """
         if not self.needs_keys or self.key_of(request):
             return
         key = self._given_key(request, fields)
         if not key:
-            where = " or ".join([*(f"as {name}" for name in names[:1]), "in the Authorization header"])
-            raise Refusal(missing, f"An API key is needed, {where}")
+            where = f"as {name} or " if name else ""
+            raise Refusal(missing, f"An API key is needed, {where}in the Authorization header")
         if not is_accepted(key.encode(), self.keys):
             raise Refusal(403, "Invalid API key")
 

@@ -18,9 +18,7 @@ MAX_FILE_BYTES = 1 << 28
 
 async def suggest(request: Request) -> JSONResponse:
     """Append a suggestion to the server's file. Raise Refusal (403) if the server has no such file."""
-    service: Service = request.app.state.service
-    fields = await service.read(request)
-    service.check_key(request, fields, "api_key", "apiKey")
+    service, fields = await Service.open(request)
     if not service.suggestions:
         raise Refusal(403, "Suggestions are disabled on this server.")
     suggestion = {name: fields.text(name) for name in ("q", "s", "source", "target")}

@@ -35,8 +35,8 @@ class Input:
 def find(arguments: Sequence[str]) -> list[Input]:
     """Return the files that match the arguments (files, directories, patterns or URLs of these), sorted by name.
 
-    A directory matches all files below it, except hidden ones. Raise MissingError if an argument matches no file, and
-    UsageError if two files would have outputs of the same name or if a name is not UTF-8.
+    A directory matches all files below it, except hidden ones. Raise MissingError if an argument matches no file. Raise
+    UsageError if a name is not UTF-8, or if the outputs of two files would have the same name.
     """
     found = list[Input]()
     for word in arguments:
@@ -94,7 +94,7 @@ def _remote(word: str) -> Iterator[Input]:
 
 
 def _fixed(pattern: str) -> str:
-    """Return the directory that contains all matches of a pattern, from the part before the first wildcard."""
+    """Return the directory before the first wildcard of a pattern. It contains all files that match the pattern."""
     before = pattern[: found.start()] if (found := WILDCARD.search(pattern)) else pattern
     return before.rpartition("/")[0] or ("/" if before.startswith("/") else ".")
 

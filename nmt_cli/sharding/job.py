@@ -4,7 +4,7 @@
     units/counts/00003.json     [lines, bytes] of each unit of one input file
     units/plan.json             [lines, bytes] of each unit of all files, written when all files are counted
     units/012/0012345.json      the sidecar of a unit, which marks the unit as finished
-    units/012/0012345-HASH      the translated lines of a unit; HASH: start of their SHA-256; the sidecar has this name
+    units/012/0012345-HASH      the translated lines of a unit; HASH is the start of their SHA-256, as in the sidecar
     units/012/0012345.claim     marks a unit that a worker has begun; this worker may have been killed since
     units/012/0012345.failed    the reason why the translation of a unit failed
     units/parts/                temporary files
@@ -223,7 +223,7 @@ def begin(output: str, files: Sequence[Input], identity: Mapping[str, Any], unit
     """Return the job in the store `output`. If the store has no job, create one.
 
     If `unit_lines` is None, an existing job keeps its number of lines per unit. Raise OutputError if the store has a
-    different job or contains an input file, and UsageError if the name of an input begins with the directory "units".
+    different job or contains an input file. Raise UsageError if the name of an input begins with the directory "units".
     """
     store = store_of(output, PARTS)
     if reserved := next((file.name for file in files if file.name.split("/")[0] == FOLDER), None):
@@ -279,7 +279,7 @@ def _stored(files: Sequence[Input]) -> list[StoredFile]:
 
 
 def _check_apart(output: Path, files: Sequence[Input]) -> None:
-    """Raise OutputError if the output is a file, or contains an input file, which the joined output would replace."""
+    """Raise OutputError if the output is a file, or if it contains an input file, because joining could replace it."""
     if output.exists() and not output.is_dir():
         raise OutputError(f"{output} is a file, but units need a directory. Choose another --output")
     inside = os.path.realpath(output) + os.sep

@@ -92,7 +92,7 @@ def _copy(job: Job, unit: Unit, reader: Reader, target: IO[bytes]) -> None:
 
 
 def _problem(job: Job, unit: Unit, reader: Reader) -> tuple[Sidecar | None, str]:
-    """Read a unit's input and output. Return its sidecar, if any, and the reason why its result is not valid, or ""."""
+    """Read a unit's input and output. Return its sidecar or None, and the reason why its result is invalid or ""."""
     content = reader.read(unit)
     try:
         sidecar = job.sidecar(unit)

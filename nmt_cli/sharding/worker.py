@@ -41,7 +41,7 @@ class Worker:
         self._reader = Reader(job.files)
         self._order = self._in_order()
         self._turn = threading.Lock()  # a lane holds it while taking a unit and reading its lines
-        # A translated unit, with its failure if any; None at the end of a lane; or an error
+        # Each event is a translated unit with its failure, if any, or None when a lane ends, or an error for `run`.
         self._events = queue.SimpleQueue[tuple[Unit, Failure | None] | BaseException | None]()
         self.failures = list[tuple[Unit, Failure]]()
         self.lines = 0

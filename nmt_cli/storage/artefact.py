@@ -242,9 +242,9 @@ def staged(
 ) -> Iterator[Path]:
     """Yield a temporary directory for the caller to fill. At the end of the block, it becomes the artefact `target`.
 
-    The manifest contains `entries`, which the caller may change during the block. Raise OutputError if the target
-    exists, unless `overwrite` is true and the target has a manifest. If `own_name` is true, only nmt uses the name of
-    the target, so `overwrite` also replaces a target without a manifest.
+    The manifest contains `entries`, which the caller may change during the block. An existing target is replaced if
+    `overwrite` is true and the target has a manifest. Otherwise, raise OutputError. With `own_name`, only nmt uses the
+    name of the target, so `overwrite` also replaces a target without a manifest.
     """
     target = _resolved(target)
     restore(target)

@@ -1,4 +1,7 @@
-"""Check the entries of each kind of manifest. The hashes in a manifest only prove that its files are unchanged."""
+"""Check the entries of each kind of manifest.
+
+The hashes in a manifest prove that the listed files are unchanged. They do not prove that the other entries are valid.
+"""
 
 import re
 from dataclasses import dataclass, field
@@ -69,7 +72,7 @@ class Corpus(Manifest):
 
 
 KINDS: dict[str, type[Manifest]] = {"model": Model, "checkpoint": Checkpoint, "corpus": Corpus}
-NEEDED = {  # files that an artefact of each kind must have
+NEEDED = {  # files that a manifest of each kind must list
     "model": {"model.safetensors", "recipe.yaml", "tokenizer.model"},
     "checkpoint": {"model.safetensors", "optimizer.safetensors", "state.json"},
     "corpus": {"train.src.ids", "train.src.offsets", "train.tgt.ids", "train.tgt.offsets", "tokenizer.model"},
@@ -77,7 +80,7 @@ NEEDED = {  # files that an artefact of each kind must have
 
 
 def check(manifest: dict[str, Any], kind: str, path: Path) -> None:
-    """Raise DataError if an entry is missing or wrong, or if the manifest does not list a file that readers need."""
+    """Raise DataError if an entry is missing or wrong. The entry `files` must list all NEEDED files of this kind."""
     records.from_json(KINDS.get(kind, Manifest), manifest, path)
     if missing := sorted(NEEDED.get(kind, set()) - manifest["files"].keys()):
         raise DataError(f"{path} is damaged: it does not list {missing[0]}")

@@ -28,7 +28,7 @@ class Rule(Protocol):
 
 
 def from_json(kind: type[T], values: dict[str, Any], path: Path) -> T:
-    """Do the same as `build`, but raise a DataError that also names `path`, the file of the JSON object."""
+    """Build a dataclass from the JSON object in the file `path`. Raise a DataError if the object is invalid."""
     try:
         return build(kind, values)
     except ValueError as error:
@@ -57,7 +57,7 @@ def _dataclass(kind: Any, values: Any, key: str) -> Any:
 
 
 def _convert(hint: Any, value: Any, key: str) -> Any:
-    """Convert a value to the type of its annotation. If it does not match, raise a ValueError that names `key`."""
+    """Convert a value to the type of its annotation. If the value is invalid, raise a ValueError that names `key`."""
     origin, arguments = get_origin(hint), get_args(hint)
     if dataclasses.is_dataclass(hint):
         return _dataclass(hint, value, key)

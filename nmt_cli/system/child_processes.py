@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterator
 
 from nmt_cli.system.operating_system import kill_with_parent_thread
 
-WATCH_SECONDS = 0.2
+WATCH_SECONDS = 0.2  # between checks whether the parent has ended
 
 
 @contextlib.contextmanager
@@ -25,8 +25,8 @@ def signals_blocked(numbers: Collection[int]) -> Iterator[None]:
 def end_with_parent(parent: int, *, thread_lasts: bool = True) -> None:
     """Kill this process when its parent process (whose id is `parent`) ends for any reason, even SIGKILL.
 
-    Linux kills this process as soon as the thread that started it ends. If that thread may end before the parent does
-    (`thread_lasts=False`), or on macOS, a thread of this process watches the parent instead.
+    The Linux kernel can kill a process when the thread that started it ends. If that thread may end before the parent
+    (`thread_lasts=False`), or on macOS, a new thread of this process watches the parent instead.
     """
     if not (thread_lasts and kill_with_parent_thread()):
         threading.Thread(target=_watch, args=(parent,), daemon=True).start()

@@ -53,7 +53,7 @@ def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]], 
         grid.add_column(column, justify="right" if i else "left", overflow="fold")
     for row in rows:
         grid.add_row(*(escape(printable(cell, 1000)) for cell in row))
-    width = None if stream.isatty() else 200  # so that lines in a file are not wrapped
+    width = None if stream.isatty() else 200  # in a file, wrap only lines of more than 200 characters
     screen = Console(file=stream, highlight=False, width=width)
     screen.print(escape(printable(title)), style="bold")
     screen.print(grid)

@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
 INTERRUPTED = 130  # SIGINT
 BROKEN_PIPE = 141  # SIGPIPE
-TERMINATED = 143  # SIGTERM; training first saves a checkpoint, and also exits with this code after SIGUSR1
+TERMINATED = 143  # SIGTERM; in training, also SIGUSR1. Training saves a checkpoint before it exits
 
 NOT_FINITE = "the model's scores are not finite. Its weights are damaged or training diverged"
 
@@ -75,7 +75,10 @@ def printable(text: object, limit: int = 300) -> str:
 
 
 def meant(name: str, known: "Iterable[str]") -> str:
-    """Return "Did you mean NAME?" with a known name that `name` resembles or abbreviates, or "" if there is none."""
+    """Return "Did you mean NAME?" for the known name that `name` resembles or abbreviates.
+
+    Return "" if there is no such name.
+    """
     import difflib
 
     names = list(known)
@@ -87,7 +90,7 @@ def meant(name: str, known: "Iterable[str]") -> str:
 
 
 def _abbreviates(short: str, name: str) -> bool:
-    """Return whether `name` begins with the first character of `short`, and contains the others in order."""
+    """Return whether `name` has the same first character as `short`, and all characters of `short` in order."""
     rest = iter(name)
     return name[:1] == short[:1] and all(character in rest for character in short)
 

@@ -1,4 +1,4 @@
-"""Functions that differ between Linux and macOS, so that no other module needs to check the operating system."""
+"""Functions that differ between Linux and macOS. Other modules, except engine/build.py, do not check the system."""
 
 import contextlib
 import ctypes

@@ -57,7 +57,7 @@ class Shard(NamedTuple):
         return f"{self.number}/{self.workers}"
 
     def start(self, total: int) -> int:
-        """Return the number (from 0) of the first of `total` units in this worker's share."""
+        """Divide `total` units, numbered from 0, among all workers. Return the first unit of this worker's share."""
         return (self.number - 1) * total // self.workers
 
     def end(self, total: int) -> int:
@@ -67,9 +67,11 @@ class Shard(NamedTuple):
 def parse(text: str, environment: Mapping[str, str] = os.environ) -> Shard:
     """Return the shard for the value of --shard: "3/8", "auto" or "auto/8".
 
-    "auto" reads the scheduler's variables for the tasks of an array job and for the processes of a task. If both are
-    set, process P (from 0) of Q in task I (from 1) of N is worker (I - 1) * Q + P + 1 of N * Q. If neither is set,
-    raise UsageError. In "auto/8", 8 replaces N or, outside array jobs, Q. Without any variables, it means 1/8.
+    "auto" reads the scheduler's variables for the tasks of an array job and for the processes of a task. Process P
+    (from 0) of Q in task I (from 1) of N is worker (I - 1) * Q + P + 1 of N * Q. Outside an array job, I and N are 1.
+    If Q is also 1, raise UsageError.
+
+    "auto/8" sets N to 8 in an array job. Outside an array job, it sets Q to 8. Without any variables, it means 1/8.
     """
     if found := re.fullmatch(r"([0-9]{1,9})/([0-9]{1,9})", text):
         shard = Shard(int(found[1]), int(found[2]))
@@ -87,7 +89,7 @@ def _from_scheduler(environment: Mapping[str, str], count: int) -> Shard:
     array = next((each for each in ARRAYS if numbers.get(each.task, -1) >= each.lowest), None)
     rank, ranks = next(((numbers[a], numbers[b]) for a, b in RANKS if a in numbers and numbers.get(b)), (0, 1))
     if array:
-        # If the first number is unknown, this still works: N consecutive task numbers have N different remainders.
+        # If N is given, the first number may be unknown: N consecutive task numbers have N different remainders.
         first = numbers.get(array.first, array.lowest)
         step = numbers.get(array.step) or 1
         tasks = count or numbers.get(array.count, 0)

@@ -15,7 +15,7 @@ from types import FrameType
 from nmt_cli.system.errors import INTERRUPTED, TERMINATED
 
 CODES: dict[int, int] = {signal.SIGINT: INTERRUPTED, signal.SIGTERM: TERMINATED}
-ECHO_SECONDS = 1.0  # a second signal this soon is ignored: launchers forward signals that all processes have received
+ECHO_SECONDS = 1.0  # further signals are ignored for this time, because launchers repeat signals to all processes
 RETRY_SECONDS = 0.02  # between checks whether an import has ended
 STARTING = "nmt_cli.commands.", "nmt_cli.__main__", __name__  # modules that run before a command's own work
 _received, _since = 0, 0.0  # the first signal and its time
@@ -61,7 +61,7 @@ def _handle(number: int, frame: FrameType | None) -> None:
 
 
 def _raise_when_possible(number: int, frame: FrameType | None) -> None:
-    """Raise KeyboardInterrupt or SystemExit. During an import before the command's own work, exit at once instead."""
+    """Raise KeyboardInterrupt or SystemExit. If the command is still importing its modules, exit at once instead."""
     importing, working = _state(frame)
     if importing and not working:
         leave(CODES[number])
@@ -75,7 +75,7 @@ def _raise(number: int) -> None:
 
 
 def after_imports(frame: FrameType | None, raise_error: Callable[[], None]) -> None:
-    """Call `raise_error` in a signal handler. During an import, call it later, when the import has ended.
+    """Call `raise_error`. If an import is running, call it later from a signal handler, after the import has ended.
 
     An import could swallow the exception and leave a half-initialized module. `frame` is the interrupted frame.
     """

@@ -19,7 +19,7 @@ from nmt_cli.training.torch_errors import to_user_error
 INIT_METHOD = "NMT_INIT_METHOD"
 # Accelerate's ways to shard a model, as they appear in its environment variables ACCELERATE_USE_*.
 SHARDED = ("FSDP", "DEEPSPEED", "MEGATRON_LM", "PARALLELISM_CONFIG")
-# Settings of Accelerate that nmt ignores: the value that means "off", and advice for any other value.
+# Settings of Accelerate that nmt ignores. Each name maps to the value that means "off" and advice for other values.
 IGNORED_SETTINGS = {
     "DYNAMO_BACKEND": ("no", "nmt itself chooses what to compile with torch.compile"),
     "MIXED_PRECISION": ("no", "set training.precision in the recipe (fp16 and fp8 are not supported)"),

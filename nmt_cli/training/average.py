@@ -38,9 +38,10 @@ def mean_of(paths: list[Path]) -> Weights:
 def average(run: Path, last: int | None, out: Path | None, data: Path | None = None) -> tuple[Path, list[int]]:
     """Average the newest `last` checkpoints of a run into `out` (default: run/model). Return the path and the steps.
 
-    If `last` is None, use averaging.last or, if averaging.best is set, only the best checkpoint. If
-    averaging.with_start is set, mix in the start, in the share that `best_share` chooses. `data` is the corpus
-    directory (default: as in `read_run`).
+    If `last` is None, use the newest averaging.last checkpoints. But if averaging.best is set, use only the best one.
+    If averaging.with_start is set, also mix in the start. `best_share` then chooses the share of the start.
+
+    `data` is the corpus directory. If it is None, `read_run` finds the directory.
     """
     if out is not None and out.exists() and out.resolve() != (run / "model").resolve():
         raise OutputError(f"{out} exists already. Choose another --out")
@@ -141,7 +142,7 @@ def best_share(end: Weights, start: Weights, settings: schema.Recipe, corpus: Co
         scores[share] = [validate(model, dtype, each, with_bleu)["dev_bleu"] for each in sets]
     chosen = choose_share({s: scores[s] for s in settings.averaging.with_start}, scores[1.0])
     rows = [[f"{share:g}", *(f"{bleu:.2f}" for bleu in bleus)] for share, bleus in scores.items()]
-    title = f"BLEU of the first {LINES} lines in {dtype}, by share of the initial weights".replace("torch.", "")
+    title = f"BLEU of the first {LINES} lines for each share of the initial weights, in {dtype}".replace("torch.", "")
     table(f"{title}; chosen: {chosen:g}", ["share", *splits], rows)
     return chosen
 
@@ -150,9 +151,11 @@ def choose_share(scores: dict[float, list[float]], start: list[float]) -> float:
     """Choose the share of the start in the mixture.
 
     `scores` maps each share to its mixture's BLEU on dev and, if there is any, general text. `start` is the start's
-    BLEU on the same sets. Return the best share on dev among those whose mixture is at most MAX_BLEU_LOSS below the
-    start on general text. If all lose more, return the share that loses least. Without general text, return the
-    largest share whose dev BLEU is at most MAX_BLEU_LOSS below the best.
+    BLEU on the same sets.
+
+    With general text, consider only mixtures that score at most MAX_BLEU_LOSS less than the start on general text, and
+    return the share with the best dev BLEU. If all mixtures lose more than that, return the share that loses least.
+    Without general text, return the largest share whose dev BLEU is at most MAX_BLEU_LOSS below the best dev BLEU.
     """
     if len(start) == 1:
         best = max(bleu for (bleu,) in scores.values())

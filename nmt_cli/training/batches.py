@@ -24,7 +24,7 @@ from nmt_cli.transformer.model import PAD, Batch, pack, token_seeds, without_eos
 Costs = npt.NDArray[Any]  # the number of tokens of each pair, both sides together, in uint16 or int64
 # A padded batch has a multiple of SENTENCES sentences and, on each side, a multiple of TOKENS tokens.
 SENTENCES, TOKENS = 32, 256
-MIN_PADDING = 16  # minimum number of PAD sentences in a padded batch; they share its PAD tokens evenly
+MIN_PADDING = 16  # minimum number of PAD sentences in a padded batch; their lengths differ by at most one
 LONGEST_PADDING = -(-(TOKENS + MIN_PADDING) // MIN_PADDING)  # upper limit on the length of a PAD sentence
 
 
@@ -38,7 +38,7 @@ class StepBatch:
     copied: Any  # an event that occurs when the passes have been copied to the device
 
     def wait(self, stream: Any) -> None:
-        """Make `stream` wait for the copies to the device. Keep their memory allocated until `stream` has used it."""
+        """Make `stream` wait for the copies to the device. Keep the copies in memory until `stream` has used them."""
         self.copied.wait(stream)
         for batch in self.passes:
             if batch.buffer.is_cuda:
@@ -130,7 +130,7 @@ class BatchPlan:
         last, order, bounds = self._last
         if last != number:
             text = self.corpus.in_epoch(number)
-            order = self.mixing.order(number)  # needs the most memory, so it precedes `_costs`
+            order = self.mixing.order(number)  # called before `_costs`, because it needs the most memory
             costs = self._costs(text)
             if text is not self.corpus:
                 order = order[costs[order] > 0]  # omit empty pairs: their text was joined to an earlier pair
@@ -169,7 +169,7 @@ class BatchPlan:
     def longest_pairs(self, tokens: int, device: torch.device) -> Batch:
         """Return a batch of the longest pairs of the corpus, to test whether such a batch fits into memory.
 
-        The longer sides of the pairs have at most `tokens` tokens in total, unless the batch is a single pair. The
+        The sum of the pairs' longer sides is at most `tokens` tokens. Only a batch of a single pair may have more. The
         pairs are not augmented, because augmentation makes no sentence longer than the longest one in the corpus.
         """
         numbers, lengths = np.empty(0, np.int64), np.empty(0, np.int64)
@@ -188,7 +188,7 @@ class BatchPlan:
     ) -> Batch:
         """Return these sentences as a batch for step `index`.
 
-        If `padded` is true, add sentences of PAD, which the loss ignores, so that many batches have the same sizes.
+        If `padded` is true, add PAD sentences, so that many batches have the same sizes. The loss ignores PAD.
         """
         return self._pack(self._text(index), sentences, index, device, padded=padded)
 
@@ -228,10 +228,10 @@ def group_micro_batches(costs: Sequence[int], rank: int, world: int, memory_toke
 
 
 def default_memory_tokens(model: schema.Model, device: torch.device) -> int:
-    """Estimate how many tokens per side one pass can have in memory: at least 256 and, on a CPU, at most 8192.
+    """Estimate how many tokens per side one pass can have in memory. Return at least 256 and, on a CPU, at most 8192.
 
-    Use the total memory, not the free memory: a resumed run must form the same groups of micro-batches, so that it adds
-    the gradients in the same order.
+    The estimate depends on the total memory, not on the free memory. Therefore, a resumed run forms the same groups of
+    micro-batches, and adds the gradients in the same order.
     """
     width = 14 * model.d_model + 2 * model.d_ff + 4 * model.num_heads * (model.d_k + model.d_v)
     bytes_per_token = 4 * width * sum(model.depths) + 16 * model.d_model  # activations of a token on each side

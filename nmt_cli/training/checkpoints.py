@@ -34,12 +34,12 @@ class State:
     best_step: int = 0
     best_nll: float | None = None
     unvalidated: bool = False  # a signal interrupted the validation of this step
-    # For training.patience: the dev loss after the last improvement by more than metrics_log.MIN_IMPROVEMENT, and the
-    # number of validations since then.
+    # training.patience uses the next two. `improved_nll` is the dev loss after the last improvement by more than
+    # metrics_log.MIN_IMPROVEMENT, and `not_better` is the number of validations since then.
     improved_nll: float | None = None
     not_better: int = 0
     metrics_bytes: int = 0  # size of metrics.jsonl at this step
-    dtype: str = ""  # of the latest computations; "" before the first
+    dtype: str = ""  # data type of the latest computations; "" before the first
 
 
 def directory_of(run: Path, step: int) -> Path:
@@ -144,8 +144,8 @@ def check(run: Path, step: int) -> dict[str, Any]:
 def newest(run: Path, corpus: str) -> int:
     """Return the step of the newest usable checkpoint, or 0 if the run has no checkpoints.
 
-    A usable checkpoint is undamaged and belongs to the corpus with the identity `corpus`. Raise DataError if there are
-    only unusable ones.
+    A usable checkpoint is undamaged and belongs to the corpus with the identity `corpus`. Raise DataError if all
+    checkpoints are unusable.
     """
     steps = steps_in(run)
     for step in reversed(steps):
@@ -192,7 +192,7 @@ def check_moments(model: torch.nn.Module, moments: dict[str, Tensor]) -> None:
     for name, blank in blank_moments(model).items() if moments else ():
         moment = moments.get(name)
         if moment is None or moment.shape != blank.shape:
-            raise DataError(f"{OPTIMIZER} does not fit {MODEL}: {name}. Remove this checkpoint")
+            raise DataError(f"{OPTIMIZER} does not fit {MODEL}: {name} is missing or misshapen. Remove this checkpoint")
 
 
 def restore_optimizer(model: torch.nn.Module, optimizer: torch.optim.Optimizer, moments: dict[str, Tensor]) -> None:
@@ -203,16 +203,16 @@ def restore_optimizer(model: torch.nn.Module, optimizer: torch.optim.Optimizer, 
 
 def disk_megabytes(training: schema.Training, parameters: int, present: int = 0) -> int:
     """Return the disk space, in megabytes, that a run with `present` checkpoints still needs."""
-    # A checkpoint takes 12 bytes per parameter. Besides `keep_checkpoints` regular ones, there may be three: the best,
-    # the newest and the one being written. The averaged model takes a third of a checkpoint, here rounded up to 0.4.
+    # A checkpoint takes 12 bytes per parameter. Besides `keep_checkpoints` regular ones, there may be three more: the
+    # best, the newest and the one being written. The averaged model takes a third of a checkpoint, rounded up to 0.4.
     return round(max(1.4, training.keep_checkpoints + 3.4 - present) * 12 * parameters / 1e6)
 
 
 def open_run(settings: schema.Recipe, corpus: Corpus, run: Path) -> int:
     """Create a run directory, or check that it belongs to this recipe and corpus.
 
-    Return the step of its newest usable checkpoint, or 0 if it has no checkpoints. Raise DataError if the directory
-    belongs to something else, and StorageError if the disk has too little free space.
+    Return the step of its newest usable checkpoint, or 0 if it has no checkpoints. Raise DataError if this check
+    fails, or if the model does not fit the corpus. Raise StorageError if the disk has too little free space.
     """
     stored = run / "recipe.yaml"
     if artefact.present(run):
@@ -239,7 +239,7 @@ def open_run(settings: schema.Recipe, corpus: Corpus, run: Path) -> int:
         tokenizer.target_file(run / TOKENIZER).unlink(missing_ok=True)
         tokenizer.copy(corpus.tokenizer_file, run / TOKENIZER)
         artefact.replace_file(run / "corpus.json", artefact.json_bytes({"corpus": corpus.identity}))
-    words.copy(corpus.tokenizer_file, run / TOKENIZER)  # word counts, even into a run that was started without them
+    words.copy(corpus.tokenizer_file, run / TOKENIZER)  # even into a run that was started without word counts
     artefact.replace_file(stored, loading.to_yaml(settings))  # written last: this file makes the directory a run
     need = disk_megabytes(settings.training, parameter_count(settings.model, size), len(steps_in(run)))
     free = artefact.free_megabytes(run)

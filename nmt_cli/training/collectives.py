@@ -14,7 +14,7 @@ SYNC_STEPS = 10  # on several GPUs, check for a stop only every 10 steps, becaus
 
 
 def is_sync_step(step: int, accelerator: Any) -> bool:
-    """Return whether all processes check together after this step for a reason to stop."""
+    """Return whether, after this step, all processes check for a reason to stop."""
     return accelerator.num_processes == 1 or accelerator.device.type != "cuda" or step % SYNC_STEPS == 0
 
 
@@ -36,9 +36,10 @@ def broadcast_tensors(accelerator: Any, tensors: Iterable[Tensor]) -> None:
 
 
 def on_main(accelerator: Any, work: Callable[..., dict[str, Any] | None], *arguments: Any) -> dict[str, Any]:
-    """Call `work` on the main process only. Return its result, or {} for None, on all processes.
+    """Call `work` on the main process only, and return its result on all processes. If the result is None, return {}.
 
-    If `work` raises an NmtError or OSError, the main process raises an NmtError. The others exit with its exit code.
+    If `work` raises an NmtError or OSError, the main process raises an NmtError. The other processes exit with the exit
+    code of this error.
     """
     result: dict[str, Any] = {}
     failure: NmtError | None = None

@@ -31,8 +31,8 @@ DIRECTORY = "augmented"  # in the run directory
 KIND = "epoch"
 MAX_WORKERS = 8
 POLL_SECONDS = 0.05
-EPOCHS_ON_DISK = 4  # one being written, the current one, and two that another process may still open
-GROWTH = 1.5  # high estimate of the augmented tokens per token of the original text
+EPOCHS_ON_DISK = 4  # one being written, the current one, and two that another process may still have open
+GROWTH = 1.5  # tokens of augmented text per token of original text, estimated on the high side
 LOCK_NAME = "the augmented text in"  # begins the error message if another process holds the lock
 
 
@@ -140,7 +140,8 @@ class EpochTexts(contextlib.AbstractContextManager["EpochTexts"]):
     def _remove(self) -> None:
         self._stack.close()
         artefact.remove_tree(self.directory)
-        # Remove the parents if they are empty: on all machines but the first, the run directory holds nothing else.
+        # Remove the parents if they are empty. The run directory contains only augmented text on all machines but the
+        # first.
         for parent in (self.directory.parent, self.directory.parents[1]):
             with contextlib.suppress(OSError):
                 parent.rmdir()

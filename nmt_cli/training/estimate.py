@@ -1,7 +1,7 @@
 """The dry run of training. It estimates time, memory and disk space from a few real steps, and explains the speed.
 
-The explanation is a roofline model: a lower bound on the time of each part of a step, from the rate of matrix products
-and the memory bandwidth that this machine reaches.
+The explanation is a roofline model. It measures the rate of matrix products and the memory bandwidth on this machine,
+and derives a lower bound on the time of each part of a step.
 """
 
 import tempfile
@@ -29,11 +29,11 @@ from nmt_cli.training.torch_errors import to_user_error
 from nmt_cli.training.trainer import Trainer, start_trainer
 from nmt_cli.transformer.directory import parameter_count
 
-FIRST_STEPS = 100  # warm-up steps with CUDA graphs; they capture graphs for most batch sizes
+FIRST_STEPS = 100  # warm-up steps if training uses CUDA graphs; they suffice to capture graphs for most batch sizes
 MEASURED_SECONDS = 4.0
 MEASURED_TOKENS = 2048  # per step and process on a CPU; larger steps do not increase tokens per second
 TYPICAL_LENGTH = 27  # tokens of a WMT14 sentence
-# By name of a part of a step: its operations in matrix products, and the bytes that it reads and writes.
+# Maps the name of each part of a step to its operations in matrix products, and to the bytes it reads and writes.
 Parts = dict[str, tuple[float, float]]
 
 
@@ -49,8 +49,9 @@ def step_parts(model: schema.Model, vocabulary_size: int, src: Lengths, tgt: Len
     encoder_layers, decoder_layers = model.depths
     src_tokens, tgt_tokens, pair_width = src.sum(), tgt.sum(), model.num_heads * (model.d_k + model.d_v)
     feed_forward = encoder_layers * src_tokens + decoder_layers * tgt_tokens  # tokens times layers
-    # Tokens times pairs of projections, one of size d_k and one of size d_v per head. Self-attention has two pairs. In
-    # cross-attention, one pair (query, output) belongs to target tokens, and the other (key, value) to source tokens.
+    # `projected` is tokens times pairs of projections. A pair has one projection of size d_k and one of size d_v per
+    # head. Self-attention has two pairs. In cross-attention, one pair (query, output) belongs to target tokens, and the
+    # other (key, value) to source tokens.
     self_attention = model.decoder_cell == "attention"
     projected = 2 * encoder_layers * src_tokens + decoder_layers * ((1 + 2 * self_attention) * tgt_tokens + src_tokens)
     weight_uses = model.d_model * (projected * pair_width + 2 * feed_forward * model.d_ff)  # tokens times weights
@@ -118,7 +119,7 @@ def print_estimate(settings: schema.Recipe, data: Path, directory: Path) -> int:
             f"{settings.name}: training estimate, measured on {text}", ["", "here", "paper, base", "paper, big"], rows
         )
     del trainer
-    accelerator.free_memory()  # free DDP before gloo, as in train.py
+    accelerator.free_memory()  # free DDP before `end_training` ends gloo, or else the process could wait forever
     accelerator.end_training()
     return 0
 
@@ -144,10 +145,10 @@ def measure(trainer: Trainer) -> tuple[float, float]:
 
 
 def roofline_rows(trainer: Trainer, seconds: float) -> list[tuple[str, str]]:
-    """Return table rows: the minimum time of each part of a step and, last, the rest, as shares of `seconds`.
+    """Return table rows with the minimum time of each part of a step, as a share of `seconds`.
 
-    `seconds` is the measured time of a step. The first row names the largest share. The second gives the sum of all
-    but the rest.
+    `seconds` is the measured time of a step. The last row gives the share of the rest of the step. The first row names
+    the largest share. The second row gives the sum of the shares of all parts, without the rest.
     """
     model, plan = trainer.transformer, trainer.plan
     product_seconds, weight_count = 0.0, 0
@@ -184,7 +185,7 @@ def random_corpus(settings: schema.Recipe, directory: Path) -> Corpus:
     vocabulary = Tokenizer(Path(tokenizer.file)).target.vocabulary_size if tokenizer.file else size
     length = min(TYPICAL_LENGTH, settings.model.max_length)
     pairs = max(64, 4 * settings.training.tokens_per_step // length)
-    smaller = min(vocabulary, settings.model.source_vocabulary or vocabulary)  # lower ids are valid on both sides
+    smaller = min(vocabulary, settings.model.source_vocabulary or vocabulary)  # ids below this are valid on both sides
     ids = np.random.default_rng(1).integers(EOS + 1, smaller, pairs * length).astype(np.uint32)
     ids[length - 1 :: length] = EOS
     side = Side(ids, np.arange(0, len(ids) + 1, length))

@@ -19,15 +19,16 @@ from nmt_cli.transformer.hardware import captured
 from nmt_cli.transformer.model import Batch
 
 MAX_GRAPHS = 64  # batches of further sizes run without a graph
-# Trainer.compute: takes the passes of a step, the learning rate and the loss scale; returns the nll and gradient norm.
+# The type of Trainer.compute. It takes the batches of a step (one per pass), the learning rate and the loss scale. It
+# returns the negative log-likelihood (nll) and the gradient norm.
 Compute = Callable[[list[Batch], float | Tensor, float | Tensor], tuple[Tensor, Tensor]]
 
 
 def uses_padding(settings: schema.Recipe, dtype: torch.dtype, accelerator: Any) -> bool:
     """Return whether to pad batches to sizes that recur, for CUDA graphs.
 
-    CUDA graphs need training.cuda_graphs, a single process, a GPU with a kernel for attention over packed tokens, and a
-    model whose maximum length allows the PAD sentences.
+    CUDA graphs need training.cuda_graphs, a single process, and a GPU with a kernel for attention over packed tokens.
+    The maximum length of the model must also allow the PAD sentences that fill up batches.
     """
     model, device = settings.model, accelerator.device
     packed = has_kernel(torch.empty(0, dtype=dtype, device=device), model.d_k, model.d_v)
@@ -36,7 +37,10 @@ def uses_padding(settings: schema.Recipe, dtype: torch.dtype, accelerator: Any) 
 
 
 def has_spare_memory(device: torch.device) -> bool:
-    """Return whether enough memory is free for graphs, which need a little more than the peak memory use so far."""
+    """Return whether enough memory is free for CUDA graphs.
+
+    Graphs need a little more memory than the peak use so far.
+    """
     free, _ = torch.cuda.mem_get_info(device)
     return 1.2 * torch.cuda.max_memory_reserved(device) < free
 
@@ -68,7 +72,7 @@ class StepGraphs:
         self.rate.fill_(rate)
         graph.replay()
         nll, norm = output
-        return nll.clone(), norm.clone()  # the next replay overwrites them
+        return nll.clone(), norm.clone()  # the next replay overwrites the originals
 
     def _capture(self, compute: Compute, batch: Batch) -> None:
         """Capture a graph for batches of the same sizes. If memory runs out, stop capturing graphs for good."""

@@ -21,9 +21,10 @@ ROWS = 256  # on the CPU, a softmax takes this many rows at once, because they f
 class _SmoothedLoss(torch.autograd.Function):
     """Computes the loss and its gradient together, block by block.
 
-    As a single block, the logits of one training step of the paper's models would take 3.7 GB. The uniform part of the
-    smoothing lowers the gradient of every logit except PAD's by the same constant, so its contribution is subtracted
-    from the matrix products, not from each row of logits.
+    As a single block, the logits of one training step of the paper's models would take 3.7 GB (25,000 tokens x 37,000
+    entries of the vocabulary, in float32).
+    The uniform part of the smoothing lowers the gradient of every logit except PAD's by the same constant. Instead of
+    subtracting the constant from each row of logits, `forward` subtracts its contribution from the matrix products.
     Tokens with the label PAD only fill up a batch. They add nothing to the loss or the gradients.
     """
 
@@ -62,7 +63,7 @@ class _SmoothedLoss(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> Any:
         grad_ND, grad_VD = ctx.saved_tensors
-        # With shape [1, 1], because torch would round a 0-dimensional tensor to bfloat16 before multiplying.
+        # The scale has shape [1, 1], because torch would round a 0-dimensional tensor to bfloat16 before multiplying.
         scale_11 = grads[0].to(grad_VD.dtype).view(1, 1)
         return (grad_ND * scale_11).to(grad_ND.dtype), grad_VD.mul_(scale_11), None, None
 
@@ -70,7 +71,7 @@ class _SmoothedLoss(torch.autograd.Function):
 def _grads_(logits_CV: Tensor, labels_C1: Tensor, smoothing: float, wide: torch.dtype) -> tuple[Tensor, Tensor]:
     """Replace logits by their gradients, without the uniform part of the smoothing.
 
-    Return, C x 1 each, the log-probability of the label, and log Z, the logsumexp of the logits.
+    Return the log-probabilities of the labels, and log Z, the logsumexp of the logits. Both have shape C x 1.
     """
     log_zs, gold_C1 = [], logits_CV.gather(1, labels_C1).to(wide)
     for rows_RV in logits_CV.split(len(logits_CV) if logits_CV.is_cuda else ROWS):
@@ -100,8 +101,8 @@ def smoothed_loss(hidden_ND: Tensor, weight_VD: Tensor, labels_N: Tensor, smooth
     """Return the label-smoothed loss and the plain negative log-likelihood, both in nats, summed over tokens.
 
     The target distribution is (1 - smoothing) on the label, plus smoothing spread evenly over the vocabulary without
-    PAD (Szegedy et al. 2015, which the paper cites). The paper's released code spreads it over the other tokens
-    only.
+    PAD (Szegedy et al. 2015, which the paper cites). The paper's released code spreads the smoothing only over
+    the tokens other than the label.
     """
     weight_VD = weight_VD if torch.is_grad_enabled() else weight_VD.detach()  # `needs_input_grad` ignores torch.no_grad
     loss, nll = _SmoothedLoss.apply(hidden_ND, weight_VD, labels_N, smoothing)  # type: ignore[no-untyped-call]

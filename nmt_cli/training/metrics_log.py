@@ -11,8 +11,9 @@ from nmt_cli.system.console import warn
 from nmt_cli.system.errors import DataError
 from nmt_cli.system.operating_system import peak_bytes
 
-# Scores are worse than expected if perplexity is more than this multiple of the expected value, or if BLEU is lower by
-# more than this number of points. Noise is smaller: two runs on Multi30k differ by 3 % in perplexity and 1.3 BLEU.
+# Scores are worse than expected if perplexity is above PERPLEXITY_FACTOR times the expected value, or if BLEU is more
+# than BLEU_POINTS below the expected BLEU. Noise is smaller: two runs on Multi30k differ by 3 % in perplexity and 1.3
+# BLEU.
 PERPLEXITY_FACTOR, BLEU_POINTS = 1.25, 3.0
 MIN_IMPROVEMENT = 0.002  # training.patience ignores reductions of the dev loss by this fraction or less
 
@@ -21,7 +22,10 @@ class MetricsLog:
     """Appends records to the metrics file of a run. `size` is the total size of its complete lines, in bytes."""
 
     def __init__(self, path: Path, size: int) -> None:
-        """Open the file. Keep only complete lines in its first `size` bytes, which it had at the last checkpoint."""
+        """Open the file, and remove all but the complete lines in its first `size` bytes.
+
+        `size` is the size of the file at the last checkpoint.
+        """
         self.file = path.open("a+b", buffering=0)
         self.file.seek(0)
         self.size = self.file.read(size).rfind(b"\n") + 1
@@ -67,9 +71,9 @@ def read_records(path: Path) -> list[dict[str, Any]]:
 
 
 def worse_than_expected(expect: schema.Expect, step: int, scores: dict[str, Any]) -> str | None:
-    """Return a message about the scores that are clearly worse than expected, or None if there are none.
+    """Return a message about the scores that are clearly worse than expected. Return None if no score is.
 
-    If the recipe has no expected scores for `step`, use those of the last step before it, if any.
+    If the recipe expects no scores at `step`, compare with the scores that it expects at the last earlier step, if any.
     """
     index = sum(expected <= step for expected in expect.dev_steps) - 1
     if index < 0:

@@ -32,7 +32,7 @@ from nmt_cli.transformer.hardware import choose_device
 TOKENS_PER_PROCESS = 256  # with fewer tokens per step, another CPU process costs more time than it saves
 MAX_PROCESSES = 16
 LAST_SECONDS = 20.0  # at the end, process 0 is killed if it does not exit by itself within this time
-POLL_SECONDS = 1.0  # poll, because a signal that the kernel delivers to another thread does not wake the main thread
+POLL_SECONDS = 1.0  # between polls. A signal that the kernel delivers to another thread does not wake the main thread
 LAUNCHER_VARS = {"WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MV2_COMM_WORLD_SIZE"}  # set by launchers
 
 
@@ -48,9 +48,9 @@ def local_processes(settings: schema.Recipe) -> int:
         return 1
     training = settings.training
     parameters = parameter_count(settings.model, settings.corpus.tokenizer.vocabulary_size)
-    replicas = usable_memory() // (64 * parameters)  # each takes 16 bytes per parameter
+    replicas = usable_memory() // (64 * parameters)  # a replica takes 16 bytes per parameter
     cores = usable_cores()
-    # Respect OMP_NUM_THREADS, unless the variable is from `accelerate launch`, which sets it to 1.
+    # OMP_NUM_THREADS limits torch's threads. Ignore this limit under `accelerate launch`, which sets the variable to 1.
     if "ACCELERATE_MIXED_PRECISION" not in os.environ:
         cores = min(cores, torch.get_num_threads())
     most = min(cores, training.tokens_per_step // TOKENS_PER_PROCESS, replicas, MAX_PROCESSES)
@@ -58,7 +58,10 @@ def local_processes(settings: schema.Recipe) -> int:
 
 
 def _refuse_unconnected_machines() -> None:
-    """Raise UsageError if `accelerate launch` runs on the CPUs of several machines, which it does not connect."""
+    """Raise UsageError if `accelerate launch` runs on the CPUs of several machines.
+
+    The command does not connect CPU processes on different machines.
+    """
     address = os.environ.get("MASTER_ADDR", "")
     by_accelerate = "ACCELERATE_MIXED_PRECISION" in os.environ and not os.environ.keys() & LAUNCHER_VARS
     if by_accelerate and address and address != "localhost" and not address.startswith("127."):
@@ -71,9 +74,9 @@ def _refuse_unconnected_machines() -> None:
 def in_processes(settings: schema.Recipe, work: Callable[[], int]) -> int:
     """Call `work` in this process or in several child processes. Return the result of process 0.
 
-    If a process reports an error, raise it. If a process fails without a report, return its exit code. If a signal
-    killed it, return the exit code in SIGNALS or, for any other signal, raise StorageError. `work` must be picklable,
-    because child processes are not forked on macOS.
+    If a process reports an error, raise it. If a process fails without a report, return its exit code. If a signal in
+    SIGNALS killed the process, return the exit code that SIGNALS gives. Raise StorageError for any other signal.
+    `work` must be picklable, because child processes are not forked on macOS.
     """
     _refuse_unconnected_machines()
     if torch.get_num_threads() > usable_cores():  # threads in excess of usable cores would only wait for each other
@@ -138,10 +141,10 @@ def _in_children(count: int, work: Callable[[], int]) -> int:
 
 
 def _wait_for_outcome(children: Sequence[BaseProcess], receiver: Connection) -> tuple[int, Any]:
-    """Wait until process 0 ends, or any process fails or sends a result or an error.
+    """Wait until process 0 ends, a process fails, or a message (a result or an error) arrives.
 
-    Return (the exit code of a failed process, 0), or (0, the result or error that was sent), or (0, 0) if process 0
-    ended without sending anything.
+    Return an exit code and the message. The exit code is 0 unless a process failed. The message is 0 if a process
+    failed or if no message arrived.
     """
     codes = [child.exitcode for child in children]
     while codes[0] is None and not any(codes) and not receiver.poll():
@@ -154,9 +157,9 @@ def _wait_for_outcome(children: Sequence[BaseProcess], receiver: Connection) -> 
 
 
 def _run(rank: int, job: _Job) -> None:
-    """Call `job.work` as process `rank`. Send its error, if any. Process 0 also sends its result.
+    """Call `job.work` as process `rank`. If the call fails, send the error to the parent.
 
-    Only process 0 prints progress.
+    Only process 0 sends the result of the call and prints progress.
     """
     end_with_parent(job.parent)
     for number in SIGNALS:

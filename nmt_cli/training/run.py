@@ -29,15 +29,15 @@ class RunFiles:
 
     @property
     def validation(self) -> dict[str, Any]:
-        """The record of the last validation or, if averaging.best is set, of the best one. {} if there is none."""
+        """The record of the best validation if averaging.best is set, or else of the last one. {} if there is none."""
         if self.settings.averaging.best and self.validations:
             return min(self.validations, key=lambda record: record["dev_nll"] or math.inf)
         return self.validations[-1] if self.validations else {}
 
     def translations(self, split: str) -> list[str] | None:
-        """Return the translations of a split ("dev", "test" or "general") that `nmt reproduce` wrote.
+        """Return the translations that `nmt reproduce` wrote for a split ("dev", "test" or "general").
 
-        Return None if there are none, or if they were made by another model or with other decoding settings.
+        Return None if the run has no translations by its current model with its current decoding settings.
         """
         stamp, hypotheses = self.directory / TRANSLATIONS, self.directory / f"{split}.hyp"
         if self.model is None or not stamp.is_file() or not hypotheses.is_file():

@@ -24,7 +24,7 @@ ROUNDS = 5
 # A link consists of a source token (or NONE) and a target token of the same pair of lines.
 MAX_LINKS = 25_000_000  # this many links take 0.8 GB
 MOST_TOKENS = 1000  # pairs with a longer line are left out
-NONE = PAD  # the source token of target tokens that translate none
+NONE = PAD  # stands for the source token in links of target tokens that translate no source token
 Ids = npt.NDArray[np.int32]
 
 
@@ -43,16 +43,17 @@ def learn_shortlist(model: Path, src: Path, tgt: Path, best: int, frequent: int)
     some = f", of {count:,}" if len(used) < count else ""
     say(
         f"{opened.directory / FILE}: {counted(len(used), 'pair')}{some}; {len(shortlist.frequent):,} frequent tokens, "
-        f"{len(shortlist.targets):,} listed ones. Use it with nmt translate --shortlist auto"
+        f"{len(shortlist.targets):,} listed tokens. Use it with nmt translate --shortlist auto"
     )
     return 0
 
 
 def encoded_pairs(src: Path, tgt: Path, tokenizer: Tokenizer) -> tuple[list[tuple[Ids, Ids]], int]:
-    """Return encoded pairs of lines, and the number of pairs in the files.
+    """Return encoded pairs of lines, and the number of usable pairs in the files.
 
-    Pairs with an empty or overlong line are left out of both. If the others have more than 2 x MAX_LINKS links, return
-    only evenly spaced pairs, to save memory, but the number of all. Raise DataError for a line that is not UTF-8.
+    Pairs with an empty or overlong line are not usable. If the usable pairs have more than 2 x MAX_LINKS links, return
+    only every n-th of them, to save memory. The number still counts all usable pairs. Raise DataError for a line that
+    is not UTF-8.
     """
     kept, links, step, count = list[tuple[Ids, Ids]](), 0, 1, 0
     for number, chunk in enumerate(read_pairs(str(src), str(tgt), 0, {})):
@@ -72,7 +73,10 @@ def encoded_pairs(src: Path, tgt: Path, tokenizer: Tokenizer) -> tuple[list[tupl
 
 
 def _texts(lines: Sequence[bytes | None], file: Path, before: int) -> list[str]:
-    """Return the text of each line, or "" for None (an overlong line). `before` lines of the file precede them."""
+    """Return the text of each line, or "" for None (an overlong line).
+
+    `before` is the number of lines that precede `lines` in the file.
+    """
     texts = []
     for number, line in enumerate(lines, before + 1):
         try:

@@ -30,8 +30,8 @@ class Interrupted(BaseException):
 class Stop:
     """Handles signals during a `with` block. The first signal requests a stop after the current step.
 
-    A second signal ends the process at once. But within ECHO_SECONDS of the first, further signals are ignored, because
-    launchers forward signals that every process has already received.
+    Further signals within ECHO_SECONDS of the first signal are ignored, because launchers forward signals that every
+    process has already received. A later signal ends the process at once.
     """
 
     requested = False

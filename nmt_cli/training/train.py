@@ -28,7 +28,8 @@ from nmt_cli.training.validation import DevSet, validate
 from nmt_cli.transformer.hardware import ToHost
 from nmt_cli.transformer.weights import save_model
 
-# Maximum skipped steps in a row. In total, 1 % of the steps so far may be skipped, or this many if that is more.
+# Training ends if more steps in a row than this are skipped. It also ends if the total of skipped steps exceeds both
+# this number and 1 % of the steps so far.
 MAX_SKIPPED = 10
 
 
@@ -115,7 +116,7 @@ def _loop(trainer: Trainer, stop: Stop) -> StopReason:
         unread = list[tuple[int, ToHost]]()  # steps and their gradient norms, perhaps still on the device
         upcoming = pool.submit(trainer.step_batch, state.step)
         if trainer.dev and training.init_from and not state.step:
-            window_began += _validate(trainer, trainer.dev, stop)  # the best checkpoint must beat this score
+            window_began += _validate(trainer, trainer.dev, stop)  # the best checkpoint must beat the initial model
         elif trainer.dev and state.unvalidated:  # a signal interrupted the validation of this step
             window_began += _validate(trainer, trainer.dev, stop)
             _save(trainer, state.unvalidated)
@@ -206,7 +207,7 @@ def _print_start(trainer: Trainer) -> None:
 
 
 def count_skipped(trainer: Trainer, unread: list[tuple[int, ToHost]], keep: int) -> None:
-    """Read and remove all norms but the last `keep`. Count the steps whose gradient was not finite.
+    """Read the norms in `unread` and remove all but the last `keep`. Count the steps whose gradient was not finite.
 
     Such steps changed no weight. After too many of them, call `give_up`. If `keep` is 0, wait for the device, which may
     still be computing the last norm.
@@ -226,7 +227,7 @@ def count_skipped(trainer: Trainer, unread: list[tuple[int, ToHost]], keep: int)
 
 
 def give_up(trainer: Trainer, step: int) -> None:
-    """Write the sentences of a step to crash.json, and raise DivergedError."""
+    """Write the sentence numbers of a step to crash.json, and raise DivergedError."""
     crash = trainer.directory / "crash.json"
     record = {"step": step, "sentences": [m.tolist() for m in trainer.plan.micro_batches_of(step - 1)]}
     artefact.replace_file(crash, artefact.json_bytes(record))
@@ -309,8 +310,8 @@ def _report(trainer: Trainer, scores: dict[str, Any], seconds: float) -> None:
 def _save_model(trainer: Trainer) -> None:
     """Write the last weights as the model of the run, unless the run already has an up-to-date model.
 
-    A model is up to date if it was made from the same corpus and its last checkpoint is that of this step or, if
-    averaging.best is set, the best one.
+    A model is up to date if it was made from the same corpus, and its last checkpoint is the checkpoint of this step.
+    If averaging.best is set, its last checkpoint may also be the best one.
     """
     directory, step = trainer.directory / "model", trainer.state.step
     final_steps = [step, *([trainer.state.best_step] if trainer.settings.averaging.best else [])]

@@ -129,13 +129,14 @@ class Trainer:
         pairs = self.plan.longest_pairs(tokens, self.accelerator.device)
         numbers = 0 if self.optimizer.state else sum(p.numel() for p in self.transformer.parameters())
         _moments = torch.empty(2 * numbers, device=self.accelerator.device)  # Adam will allocate this memory in step 1
-        self.accelerator.backward(0 * self.model(pairs)[0])  # this call also lets DDP fix the order of its buckets
+        self.accelerator.backward(0 * self.model(pairs)[0])  # this call also lets DDP choose the order of its buckets
         self.optimizer.zero_grad(set_to_none=True)
 
 
 def start_trainer(settings: schema.Recipe, corpus: Corpus, accelerator: Any, directory: Path, step: int) -> Trainer:
-    """Return a trainer that starts from the checkpoint of `step` or, for step 0, from `init_from` or new weights.
+    """Return a trainer that starts from the checkpoint of `step`.
 
+    If `step` is 0, the trainer starts from training.init_from. Without init_from, it starts from new weights.
     All processes must call this function together. The main process reads the weights and sends them to the others.
     At the end, each process checks that it has enough memory for the longest sentences.
     """

@@ -1,4 +1,4 @@
-"""Loss and BLEU of a model on a held-out set. The search is that of `nmt translate`, and BLEU that of `nmt score`."""
+"""Loss and BLEU of a model on a held-out set, with the search of `nmt translate` and the BLEU of `nmt score`."""
 
 import contextlib
 import itertools
@@ -22,7 +22,7 @@ from nmt_cli.translation.translator import Translator
 
 
 class DevSet:
-    """All lines of a held-out set, for BLEU, and the token ids of its pairs that fit the model, for the loss."""
+    """A held-out set. BLEU needs all its lines. The loss needs the token ids of the pairs that fit the model."""
 
     def __init__(self, corpus: Corpus, settings: schema.Recipe, split: str = "dev") -> None:
         self.lines, self.references = corpus.lines(split)
@@ -36,10 +36,11 @@ class DevSet:
             raise DataError(f"all pairs of {split} in {corpus.directory} exceed {longest} tokens. Use another set")
 
     def translated(self, count: int) -> list[int]:
-        """Return the indices of about `count` lines to translate: the first ones, or the first of each language pair.
+        """Return the indices of about `count` lines to translate. If `count` is 0, return [].
 
-        Each language pair contributes the same number of lines, at least one, or all its lines if there are fewer. If
-        `count` is 0, return [].
+        These are the first lines of the set. If the set has several language pairs, they are the first lines of each
+        pair. Each pair contributes the same number of lines, and at least one. A pair that has fewer lines contributes
+        all of them.
         """
         each = max(1, count // len(self.lines_by_pair)) if self.lines_by_pair and count else count
         groups = self.lines_by_pair.values() or [range(len(self.lines))]
@@ -85,7 +86,10 @@ def validate(
 def compute_share(
     model: Transformer, dtype: torch.dtype, dev: DevSet, settings: schema.Recipe, own: slice
 ) -> tuple[float, list[str]]:
-    """Return the total loss of one process's pairs, and the translations of its lines. `own` selects both."""
+    """Return the total loss of one process's pairs, and the translations of its lines.
+
+    `own` is the slice of the pairs and of the lines to translate that belong to the process.
+    """
     total = 0.0
     sources = [dev.lines[line] for line in dev.translated(settings.training.validate_bleu)[own]]
     with torch.inference_mode():

@@ -44,8 +44,8 @@ class Layout:
     The argument `bounds` holds the index of each block's first sentence, and B at the end (default: one block).
     Tensors on the device: `positions_N` (of each token in its sentence), `lengths_B`, `offsets_B` (index of each
     sentence's first token, and N at the end), and `widths_B` (of each sentence's grid). `integers` holds the same four
-    arrays on the host. For each block, `blocks` holds the number of sentences and the grid width, and `full` is true if
-    there is no padding. `max_length` is an upper bound on all lengths.
+    arrays on the host. `blocks` holds the number of sentences and the grid width of each block. `full` holds for each
+    block whether its grid has no padding. `max_length` is an upper bound on all lengths.
     """
 
     def __init__(self, lengths: Sequence[int] | Int64s, device: Device = "cpu", bounds: Sequence[int] = ()) -> None:
@@ -75,7 +75,10 @@ class Layout:
         return self._indices[heads]
 
     def biases(self, dtype: torch.dtype, *, causal: bool) -> list[Tensor | None]:
-        """Return, for each block, a bias that masks later tokens if causal, or else padding (None if there is none)."""
+        """Return the bias of each block. If causal, it masks later tokens. Otherwise, it masks padding.
+
+        The bias is None if it would mask padding in a block without padding.
+        """
         if causal:
             ones = partial(torch.ones, dtype=torch.bool, device=self.lengths_B.device)
             return [mask_bias(ones(width, width).tril_(), dtype) for _, width in self.blocks]
@@ -138,7 +141,7 @@ def mask_bias(mask: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 def padding_bias(lengths_B: Tensor, size: int, dtype: torch.dtype) -> Tensor:
-    """Return a bias to add to the scores, B x 1 x 1 x size, which masks padding."""
+    """Return a bias, B x 1 x 1 x size. Adding it to the scores masks padding."""
     return mask_bias(torch.arange(size, device=lengths_B.device) < lengths_B[:, None], dtype)[:, None, None]
 
 
@@ -209,7 +212,7 @@ class Attention(nn.Module):
         return [*self.query_key_value.weight.split(self.sizes), self.output.weight]
 
     def heads(self, x_ND: Tensor, memory_MD: Tensor | None = None) -> list[Tensor]:
-        """Return queries from `x_ND`, and keys and values from `memory_MD` (default: `x_ND`), (N or M) x H x K each."""
+        """Return queries from `x_ND`, N x H x K, and keys and values from `memory_MD` (default: `x_ND`), M x H x K."""
         if memory_MD is None:
             parts = linear(x_ND, self.query_key_value).split(self.sizes, -1)
         else:

@@ -17,11 +17,11 @@ from nmt_cli.transformer.model import Transformer, layers, pack, without_eos
 def attention_scores(
     model: Transformer, src_ids: Sequence[int], tgt_ids: Sequence[int], dtype: torch.dtype | None = None
 ) -> dict[str, Tensor]:
-    """Return the scores q k^T / sqrt(d_k) by role, L x H x T x S in float64 on the CPU. Masked scores are -inf.
+    """Map each role of attention to its scores q k^T / sqrt(d_k), L x H x T x S in float64 on the CPU.
 
-    The roles are "encoder", "cross" and, unless the decoder is an SSRU, "decoder". The rows of "decoder" and "cross"
-    are the tokens to predict. The columns of "decoder" are the start symbol and the earlier tokens. `src_ids` and
-    `tgt_ids` must end with EOS.
+    Masked scores are -inf. The roles are "encoder", "cross" and, unless the decoder is an SSRU, "decoder". The rows of
+    "decoder" and "cross" are the tokens to predict. The columns of "decoder" are the start symbol and the earlier
+    tokens. `src_ids` and `tgt_ids` must end with EOS.
     """
     roles: dict[nn.Module, str] = {layer.self_attention: "encoder" for layer in layers(model.encoder)}
     for layer in layers(model.decoder):

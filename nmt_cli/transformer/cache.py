@@ -75,8 +75,9 @@ class DecoderCache:
         self.models, self.dtype, self.width, self.slots = models, dtype, width, 0
         self.device = models[0].embedding.weight.device
         self.captured = self.device.type == "cuda"  # whether steps are captured as CUDA graphs
-        # The number of entries is a multiple of `round`, and at most `spare` times the number needed. Both are larger
-        # on a GPU, so that the number of entries changes rarely: after each change, a step must be captured again.
+        # The number of entries is a multiple of `round`, and at most `spare` times the number needed. On a GPU, a step
+        # must be captured again after each change of the number. Therefore, `round` and `spare` are larger there, so
+        # that the number changes rarely.
         self.round, self.spare = (64, 2.0) if self.device.type == "cuda" else (8, 1.5)
         self.past = [self._past(model) for model in models for _ in model.decoder]
         self.memory = [self._empty(model) for model in models for _ in model.decoder]
@@ -98,7 +99,7 @@ class DecoderCache:
         return -(-max(entries, MIN_WIDTH) // self.round) * self.round
 
     def resize(self, keep: Sequence[int], slots: int) -> None:
-        """Keep the slots `keep`, in this order, and add empty slots until their number is `slots`."""
+        """Keep the slots `keep`, in this order. Add empty slots until there are `slots` slots in total."""
         index, more = torch.tensor(keep, dtype=torch.int64, device=self.device), slots - len(keep)
 
         def resized(x: Tensor) -> Tensor:
@@ -149,7 +150,8 @@ class DecoderCache:
         entries, last = needed_SE.shape[1], int(np.flatnonzero(needed_SE.any(0)).max(initial=-1)) + 1
         enough = self._rounded(max(last, int(needed_SE.sum(1).max()) + self.width))
         if not enough <= entries <= self.spare * enough:
-            more = enough - entries  # if negative, F.pad returns a cropped copy; a view would be copied in each step
+            # If `more` is negative, F.pad returns a cropped copy. A cropped view would be copied in each step.
+            more = enough - entries
             self.past = [[F.pad(x, (0, 0, 0, more)) for x in cache] for cache in self.past]
             self.used_SWE = np.pad(self.used_SWE[:, :, :enough], ((0, 0), (0, 0), (0, max(0, more))))
             needed_SE = np.pad(needed_SE[:, :enough], ((0, 0), (0, max(0, more))))
@@ -177,7 +179,7 @@ class DecoderCache:
             sizes = [heads * x.shape[3] for x in k_v]
             q_RC, *new = linear(x_RD, attention.query_key_value).split([sizes[0], *sizes], -1)
             for cache_SHEK, part_RC in zip(k_v, new, strict=True):
-                # With one index per row, index_copy_ takes half the time.
+                # On flat rows, index_copy_ takes half the time that it takes along the entries of each head.
                 cache_SHEK.view(-1, cache_SHEK.shape[3]).index_copy_(0, new_G, part_RC.reshape(-1, cache_SHEK.shape[3]))
         k, v = (x.flatten(0, 1) for x in k_v)
         q_SHWK = q_RC.view(self.slots, self.width, heads, -1).transpose(1, 2)
@@ -191,7 +193,7 @@ class DecoderCache:
     def _recur(
         recurrence: SSRU, states_SED: Tensor, first_R1: Tensor, before_R: Tensor, new_R: Tensor, x_RD: Tensor
     ) -> Tensor:
-        """Return the output of an SSRU, R x D. Read states from the entries `before_R`, and write them to `new_R`.
+        """Return the output of an SSRU, R x D. Read states at entries `before_R`, and write new states to `new_R`.
 
         `first_R1` marks the hypotheses that have no token yet, and therefore no state to read.
         """

@@ -94,13 +94,13 @@ class ModelConfig:
     tgt: Text  # language code
     output: Literal["text", "trees"]  # "trees" if the model is a parser
     vocabulary_size: Size  # number of target tokens
-    max_tokens: Size | None  # maximum length of lines in the training text, if limited
-    seen_tokens: Size | None  # 99.9th percentile of source lengths in training, in tokens, including EOS, if known
+    max_tokens: Size | None  # maximum length of lines in the training text, in tokens, or None if unlimited
+    seen_tokens: Size | None  # 99.9th percentile of the training sources' lengths in tokens with EOS; None if unknown
     architecture: Architecture
     decoding: Decoding
     tags: list[Text] = field(default_factory=list)  # names of tokens that may precede a source but select no language
-    # Source and target language of each pair in the training text, if there are several pairs or tokens that select
-    # target languages. Missing in models of nmt 1.0.
+    # The language pairs (source, target) of the training text. Empty if there is only one pair and no token selects a
+    # target language. Missing in models of nmt 1.0.
     pairs: list[Pair] = field(default_factory=list)
 
 
@@ -128,7 +128,7 @@ def to_json(config: ModelConfig) -> bytes:
 
 
 def read_model_json(path: Path) -> ModelConfig:
-    """Read model.json. Raises DataError if a value is missing or wrong, or if a newer nmt wrote the file."""
+    """Read model.json. Raises DataError for a missing or wrong value, and for a file that a newer nmt wrote."""
     values = artefact.read_json(path)
     advice = f"The file was edited, or a newer nmt than {__version__} wrote it"
     if values.get("format") != FORMAT:
@@ -145,7 +145,7 @@ def checked_decoding(values: Mapping[str, Any]) -> Decoding:
     """Return the settings of a search. Raises UsageError for values out of range."""
     try:
         return records.build(Decoding, dict(values))
-    except ValueError:  # slow, but pydantic also converts numbers of other types, and reports every wrong value
+    except ValueError:  # pydantic is slow, but it also converts numbers of other types and reports every wrong value
         from nmt_cli.recipe import loading
 
         return Decoding(**vars(loading.from_plain({"decoding": dict(values)}, "this translation").decoding))

@@ -39,8 +39,7 @@ class ModelDirectory:
 def open_model(directory: Path) -> ModelDirectory:
     """Open and verify a model directory. `directory` may also be a run directory, whose model is in model/.
 
-    Raises MissingError if there is no model. Raises DataError if the model is damaged, or if `directory` is a
-    checkpoint or a file.
+    Raises MissingError if there is no model. Raises DataError for a damaged model, a checkpoint or a file.
     """
     if directory.is_file():
         raise DataError(f"{directory} is a file; a model is a directory, such as one that nmt train writes")
@@ -85,7 +84,7 @@ def models_here() -> str:
 
 
 def other_models() -> str:
-    """Return advice for an error message: the models here, and how to get another one."""
+    """Return advice for an error message: the models in the working directory, and how to get another one."""
     here = models_here()
     use, train = ("You can also use", "") if here else ("Use", ", or train one: nmt reproduce recipes/toy.yaml")
     return f"{here}{use} a model from the hub, such as Helsinki-NLP/opus-mt-en-de{train}"

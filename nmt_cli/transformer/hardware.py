@@ -24,7 +24,10 @@ T = TypeVar("T")
 
 
 def choose_device() -> torch.device:
-    """Return GPU number LOCAL_RANK (default: the first), or the CPU if there is no GPU or ACCELERATE_USE_CPU is set."""
+    """Return GPU number LOCAL_RANK (default: 0), modulo the number of GPUs.
+
+    Return the CPU if there is no GPU, or if the variable ACCELERATE_USE_CPU is true.
+    """
     count = torch.cuda.device_count()
     if not count or os.environ.get("ACCELERATE_USE_CPU", "").lower() in ("1", "true", "yes"):
         return torch.device("cpu")
@@ -47,9 +50,9 @@ def choose_dtype(precision: str, device: torch.device) -> torch.dtype:
 
 @functools.cache
 def compiled(function: Callable[..., Any], device: torch.device, eager: Callable[..., Any]) -> Callable[..., Any]:
-    """Return `function` compiled for tensors of any size.
+    """Return `function` compiled for tensors of any size, or `eager` if torch cannot compile for the device.
 
-    Return `eager` if torch cannot compile for the device, and always on a CPU, where compiled code is slower.
+    On a CPU, always return `eager`, because compiled code is slower.
     """
     return torch.compile(function, dynamic=True, backend=BACKEND) if can_compile(device) else eager
 
@@ -63,7 +66,7 @@ def can_compile(device: torch.device) -> bool:
 
     torch.fx.experimental._config.use_duck_shape = False  # sizes that are equal in one batch may differ in the next
     torch._dynamo.config.specialize_float = True  # the float arguments are settings, which never change
-    torch._dynamo.config.optimize_ddp = False  # do not split graphs: each is a single layer
+    torch._dynamo.config.optimize_ddp = False  # do not split compiled graphs, because each is a single layer
     # Cast all weights of a layer in one kernel. Combine no reductions, because that may fail (pytorch issue 187269).
     inductor.combo_kernels = inductor.combo_kernels_pointwise_only = True
     try:
@@ -87,10 +90,10 @@ def reuse_memory() -> None:
 
 
 class Staged:
-    """Copies several arrays to the device in one transfer. All copies must have the shapes and dtypes of `arrays`.
+    """Copies several arrays to the device in one transfer. `tensors` are the arrays on the device.
 
-    `copy` overwrites a buffer on the host, so the previous transfer must have ended. `tensors` are the arrays on the
-    device.
+    `copy` takes arrays with the shapes and dtypes of the constructor's `arrays`. It overwrites a buffer on the host, so
+    the previous transfer must have ended.
     """
 
     def __init__(self, device: torch.device, arrays: Sequence[npt.NDArray[Any]]) -> None:
@@ -126,9 +129,9 @@ def _capture_stream(device: torch.device) -> tuple[torch.cuda.Stream, threading.
 class Replayed:
     """Calls a function of arrays and, on a GPU, replays it as a CUDA graph, which launches all its kernels at once.
 
-    `storage` returns a value that identifies the memory that the function uses besides its arrays. When two calls in a
-    row have the same shapes and the same value, the second call captures a graph, and later calls replay the graph. The
-    function must not copy anything to the host. A result is valid until the next call.
+    `storage` returns a value that identifies the memory that the function uses besides its arrays. If a call has the
+    same shapes and storage value as the call before, it captures a graph. Later calls with these shapes and this value
+    replay the graph. The function must not copy anything to the host. A result is valid until the next call.
     """
 
     def __init__(self, device: torch.device, storage: Callable[[], object]) -> None:
@@ -161,14 +164,14 @@ def captured(device: torch.device, function: Callable[[], T], pool: Any = None) 
     stream, lock = _capture_stream(device)
     free, total = torch.cuda.mem_get_info(device)
     with lock, torch.cuda.stream(stream):
-        # A capture cannot use the memory in torch's cache. Empty it only if needed, because this is slow.
+        # A capture cannot use the memory in torch's cache. Emptying the cache is slow, so do it only if needed.
         if free < total / 8:
             torch.cuda.empty_cache()
         torch.cuda.synchronize(device)
-        # If capture_begin ran out of memory, torch would abort. This allocation raises an error first.
+        # If capture_begin ran out of memory, torch would abort. Before that, this allocation would raise an error.
         torch.empty(1024, dtype=torch.uint8, device=device)
         graph = torch.cuda.CUDAGraph()
-        # "thread_local", because other threads prepare batches and write checkpoints.
+        # With "thread_local", other threads can prepare batches and write checkpoints during the capture.
         graph.capture_begin(pool, capture_error_mode="thread_local")
         try:
             output = function()

@@ -42,7 +42,7 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"relu": F.relu, "swish": F
 @dataclass(frozen=True)
 class Batch:
     buffer: Tensor  # the memory that all tensors below share
-    src_N: Tensor  # source ids, with EOS after each sentence
+    src_N: Tensor  # source ids, with EOS after each sentence if settings.source_eos is true
     src: Layout
     tgt_in_N: Tensor  # target ids shifted right by one, with PAD before each sentence
     tgt_out_N: Tensor  # the labels: target ids, with EOS after each sentence
@@ -60,7 +60,7 @@ class Batch:
 def pack(
     src_N: Int64s, src_lengths: Int64s, tgt_N: Int64s, tgt_lengths: Int64s, device: Device = "cpu", *seeds_N: Int32s
 ) -> Batch:
-    """Return a batch of packed sentences, each of which ends with EOS.
+    """Return a batch of packed sentence pairs. Each target sentence ends with EOS.
 
     `seeds_N` is empty without dropout. Otherwise it holds the token seeds of the source and of the target.
     """
@@ -102,7 +102,7 @@ def dropout_mask(seeds_N: Tensor, width: int, probability: float, dtype: torch.d
     """Return a mask, N x width: 0 with the given probability, and otherwise 1. Two channels share each 32-bit hash."""
     keep = min(round((1 - probability) * LEVELS), LEVELS - 1) - LEVELS // 2
     channels_D = torch.arange(width, dtype=torch.int32, device=seeds_N.device)
-    if torch.compiler.is_compiling():  # one hash per channel, not per pair, so that torch can fuse it
+    if torch.compiler.is_compiling():  # hash each pair twice, once per channel, so that torch can fuse the hash
         pairs_D = (channels_D // 2).bitwise_and(0x7FFF)  # without this, the compiled product below does not wrap around
         bits_ND = mix_(seeds_N[:, None] + mix_(pairs_D * GOLDEN))
         return ((bits_ND << (1 - channels_D % 2) * 16) >> 16 < keep).to(dtype)
@@ -341,7 +341,7 @@ class Transformer(nn.Module):
         return self.decode(batch, self.encode(batch.src_N, batch.src, dtype, batch.src_seeds_N))
 
     def output_terms(self, hidden_ND: Tensor) -> tuple[Tensor, Tensor]:
-        """Return hidden states and output embeddings. The first times the transposed second gives the logits.
+        """Return hidden states and output embeddings. The logits are the hidden states times the transposed embeddings.
 
         An output bias adds one column to each matrix. Columns of zeros then pad the width to a multiple of 8, because
         other widths are slow on GPUs.

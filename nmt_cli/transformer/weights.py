@@ -61,7 +61,7 @@ def load_tensors(path: Path) -> dict[str, Tensor]:
 
 
 def load_into(model: Transformer, tensors: dict[str, Tensor], source: Path) -> None:
-    """Replace a model's weights with `tensors`. If they do not fit, raise the DataError of `check_shapes`."""
+    """Replace a model's weights with `tensors`. Raises DataError if the tensors do not fit (see `check_shapes`)."""
     check_shapes(tensors, model.settings, model.vocabulary_size, source)
     model.load_state_dict(tensors, assign=True)
 
@@ -69,7 +69,7 @@ def load_into(model: Transformer, tensors: dict[str, Tensor], source: Path) -> N
 def check_shapes(tensors: dict[str, Tensor], settings: schema.Model, vocabulary_size: int, source: Path) -> None:
     """Raise DataError if the tensors do not have the names and shapes that the settings require.
 
-    The message names the file `source`, from which the tensors were read, and the first mismatch.
+    `source` is the file that holds the tensors. The message names this file and the first mismatch.
     """
     shapes = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
     for difference in layout.differences(shapes, layout.tensor_shapes(settings, vocabulary_size)):
@@ -79,7 +79,8 @@ def check_shapes(tensors: dict[str, Tensor], settings: schema.Model, vocabulary_
 class SkipInit(TorchFunctionMode):
     """Skip the initialization of weights that will be loaded.
 
-    Creating the model on torch's meta device would also skip it, but would import torch's compiler, which is slow.
+    Creating the model on torch's meta device would also skip the initialization. But torch would then import its
+    compiler, and this import is slow.
     """
 
     def __torch_function__(
@@ -125,7 +126,7 @@ def load_transformer(opened: ModelDirectory, settings: schema.Model | None = Non
     """Return the network of an opened model directory, by default with the settings of its model.json."""
     with SkipInit():
         model = Transformer(settings or schema.Model(**vars(opened.config.architecture)), opened.config.vocabulary_size)
-    load_into(model, load_tensors(opened.directory / WEIGHTS), opened.directory / WEIGHTS)
+    model.load_state_dict(load_tensors(opened.directory / WEIGHTS), assign=True)  # `open_model` checked the shapes
     return model.eval()
 
 

@@ -1,4 +1,4 @@
-"""Join the translations of segments into translations of texts, and search failed segments again."""
+"""Join the translations of segments into translations of texts. Search segments again if their translation fails."""
 
 import itertools
 import logging
@@ -17,23 +17,27 @@ from nmt_cli.translation.pending import Pending
 from nmt_cli.translation.segmenter import halves, looping, terms_of
 from nmt_cli.translation.segments import Hypothesis, Segment, length_penalty
 
-MAX_HALVINGS = 3  # a failed segment may be halved, its halves halved again, and so on, into at most eight parts
+# If the translation of a segment fails, the segment is halved. If the translation of a half fails, this half is halved
+# again. MAX_HALVINGS = 3 gives at most eight parts.
+MAX_HALVINGS = 3
 # A short source in capitals is translated both in capitals and in sentence case. The translation from capitals wins
-# only if its score is higher by more than CLEARLY nats per token. It is often nonsense with a high score, because the
-# tokenizer splits words in capitals into letters. With a small model trained on Multi30k, 31 of 146 short phrases
-# scored higher in capitals, but only one of them by more than 0.6.
+# only if its log-probability per token is higher by more than CLEARLY nats. The tokenizer splits words in capitals into
+# letters, and therefore nonsense from capitals often has a high log-probability. With a small model trained on
+# Multi30k, capitals gave the higher value for 31 of 146 short phrases, but only for one of them by more than 0.6.
 CLEARLY = 0.5
 # A translation is too long if it has at least EXCESS * (source tokens) + MARGIN tokens after its forced prefix, and at
 # least EXCESS * (source characters) + 2 * MARGIN characters.
 EXCESS, MARGIN = 4, 10
-# A line feed between Chinese or Japanese characters, and the quotation marks around it, as in 好"\n"你.
+# `join` first puts a line feed between segments. This expression matches a line feed between Chinese or Japanese
+# characters, with the quotation marks around it, as in 好"\n"你.
 _WIDE_JOINT = re.compile(rf"(?<=[{WIDE}])([\"'\u201d\u2019]*)\n([\"'\u201c\u2018]*)(?=[{WIDE}])")
 
 
 def join(tokenizer: Tokenizer, parts: Sequence[Hypothesis], options: Any) -> Hypothesis:
     """Join one hypothesis from each segment of a line. Without segments, the result is empty.
 
-    A space separates the texts, except between Chinese or Japanese characters. `options` are those of `length_penalty`.
+    A space separates the texts, except between Chinese or Japanese characters. `options` is passed to
+    `length_penalty`.
     """
     texts = tokenizer.target.decode([part.ids for part in parts])
     texts = [part.text or text for part, text in zip(parts, texts, strict=True)]
@@ -50,10 +54,10 @@ class Assembler:
     """Receives segments from the queue when their search is done.
 
     A translation has failed if it is empty, loops or is far too long. Then the two halves of the segment are searched
-    instead. If it cannot be halved (again), its source text replaces the translation, unless the translation is empty
-    or has a forced prefix. Halving and replacing require the option `split`, and are not done for samples. If a
-    translation lacks a glossary term, the segment is searched again with constraints. An error affects only the text in
-    which it occurs.
+    instead. If the segment is too short to halve, or results from MAX_HALVINGS halvings, its source text replaces the
+    translation. But an empty translation, or one with a forced prefix, is kept. Halving and replacing require the
+    option `split`, and are not done for samples. If a translation lacks a glossary term, the segment is searched again
+    with constraints. An error affects only the text in which it occurs.
     """
 
     def __init__(self, tokenizer: Tokenizer, counts: Counter[str], head: Sequence[int] = ()) -> None:
@@ -94,16 +98,16 @@ class Assembler:
 
     def _join(self, pending: Pending) -> None:
         whole, options = pending.translation(), pending.options
-        self.counts["corrected"] += bool(pending.corrections)
-        if pending.copy:
-            pending.hypotheses += [Hypothesis([], 0.0, 0.0, [], pending.copy.text)] * options.n_best
+        self.counts["corrected"] += bool(whole.corrections)
+        if whole.copy:
+            whole.hypotheses.extend([Hypothesis([], 0.0, 0.0, [], whole.copy.text)] * options.n_best)
             return
         for rank in range(options.n_best):
             parts = [self._written(segment, hypothesis) for segment, hypothesis in whole.found(rank)]
             joined = join(self.tokenizer, parts, options)
             if whole.segments and all(segment.untranslated for segment in whole.segments):
                 joined = replace(joined, text=self._copied(pending.line))
-            pending.hypotheses.append(joined)
+            whole.hypotheses.append(joined)
 
     def _copied(self, line: str) -> str:
         """Return a line without the language and tag tokens at its beginning."""
@@ -166,7 +170,7 @@ class Assembler:
         return bool(may_repeat and self._failed(segment) and self._best(segment) and segment.prefix == self.head)
 
     def _failed(self, segment: Segment) -> bool:
-        """Return whether the best translation is empty, loops (unless the source does, too), or is far too long."""
+        """Return whether the best translation is empty, is far too long, or loops although the source does not loop."""
         best = self._best(segment)
         if not best or (looping(best) and not looping(segment.ids)):
             return True
@@ -209,17 +213,17 @@ class Assembler:
         return left.random_key == right.random_key or not start.startswith("\u2581")
 
     def _choose(self, segment: Segment, rival: Segment, pending: Pending) -> Segment:
-        """Keep and return the better one of a segment in its given case and its rival in sentence case.
+        """Choose between `segment`, in its given case, and `rival`, in sentence case. Keep and return the winner.
 
-        `segment` wins if the log-probability per token of its translation is higher, for a text in capitals by more
-        than CLEARLY. A translation that has failed loses. If both have failed, `rival` wins.
+        `segment` wins if its translation has the higher log-probability per token. For a text in capitals, the
+        difference must be more than CLEARLY. A translation that has failed loses. If both have failed, `rival` wins.
         """
         segment.rival, rival.given = None, []
         log_probabilities = [each.hypotheses[0].token_log_probabilities for each in (segment, rival)]
         given, sentence_case = (math.fsum(values) / len(values) for values in log_probabilities)
         lead = CLEARLY if rival.case and rival.case.style == UPPER else 0.0
         if not self._failed(segment) and (given > sentence_case + lead or self._failed(rival)):
-            pending.corrections = {}  # typos were corrected only in the rival
+            pending.partial.corrections.clear()  # typos were corrected only in the rival
             return segment
         self._replace(segment, [rival], pending.drafts[0])
         return rival
@@ -233,7 +237,8 @@ class Assembler:
         self._replace(segment, others, pending.drafts[0])  # first, so that Pending.cancel can cancel them
         _, offset, _ = segment.random_key
         for other in others:
-            # Do not count the earlier parts of a larger text: the first search has already waited for them.
+            # The position makes a segment wait in the queue. If this text is part of a larger text, its first search
+            # has already waited for the earlier parts. Therefore, count only the segments of this text.
             other.position = offset
         pending.queue.submit(others)
         pending.open += len(others)
@@ -261,7 +266,7 @@ class Assembler:
         return bool(constraints)
 
     def _halve(self, segment: Segment, pending: Pending) -> bool:
-        """Search the two halves of a segment instead. Return whether it was long enough to be halved."""
+        """Replace a segment with its two halves, and search them. Return False if the segment is too short."""
         parts = [
             replace(
                 segment,

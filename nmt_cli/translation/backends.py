@@ -17,7 +17,7 @@ GPU_FILES = "/dev/nvidiactl", "/dev/nvidia0", "/dev/dxg", "/dev/kfd"  # device f
 
 
 def may_have_gpu() -> bool:
-    """Return False only if this process certainly cannot use a GPU. Does not import torch, which would be slow."""
+    """Return False only if this process certainly cannot use a GPU. Do not import torch, because importing is slow."""
     on_cpu = os.environ.get("ACCELERATE_USE_CPU", "").lower() in ("1", "true", "yes")
     hidden = os.environ.get("CUDA_VISIBLE_DEVICES") in ("", "-1")
     return not on_cpu and not hidden and any(Path(file).exists() for file in GPU_FILES)
@@ -29,7 +29,7 @@ def choose(models: Sequence[ModelDirectory], precision: str, workers: int | None
     `workers` is the maximum number of GPUs or, without a GPU, the number of threads. `cores` is the number of CPU
     cores that this process may use.
 
-    Raises UsageError if `workers` is less than 1, or if the precision is unknown or not available here.
+    Raises UsageError if `workers` is less than 1. Also raises it for a precision that is unknown or not available here.
     """
     if precision not in ("auto", "fp32", "bf16", "int8"):
         raise UsageError(f"precision must be auto, fp32, bf16 or int8, not {precision!r}")

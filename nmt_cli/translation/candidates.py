@@ -1,6 +1,7 @@
-"""Find or sample the best continuations of all hypotheses in one step of the search, from their logits.
+"""Find the best continuations of all hypotheses in one step of the search, or sample continuations.
 
-Shapes: S slots, W hypotheses per slot, R = S x W rows, C candidates per slot, B blocks of the vocabulary V.
+The letters at the end of a tensor's name are its dimensions: S slots (a slot holds a segment), W hypotheses per slot,
+R = S x W rows, C candidates per slot or row. The vocabulary has V tokens in B blocks of K tokens.
 """
 
 import torch
@@ -18,7 +19,10 @@ def widened(scores: Tensor) -> Tensor:
 
 
 def _normalize(scores_RV: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the largest score of each block, R x B, and log Z of each row, R x 1, in float32 or float64."""
+    """Return the largest score of each block, R x B, and log Z of each row, R x 1, in float32 or float64.
+
+    Z is the sum of exp(score) over all tokens.
+    """
     scores_RV = widened(scores_RV)
     largest_RB = scores_RV.unflatten(1, (-1, BLOCK)).amax(-1)
     # For the largest score x, log Z = x - log softmax(x). In torch, softmax is twice as fast as logsumexp.
@@ -32,10 +36,11 @@ def best_continuations(
     """Return the 2W best continuations of each slot, best first, 3 x S x C (C = 2W).
 
     The three values of a continuation, in float64, are its sum of log-probabilities, the index of the hypothesis that
-    it continues, and its token id. If scores are not finite, sums are NaN. `logits` holds one R x V tensor per model,
-    and `alive_SW` the sum of each hypothesis so far. `forced_S` holds the forced next token of each slot, or PAD for
-    none. If no slot has one, `forced_S` may have length 0. With `sampling`, each slot has one continuation (W = C = 1),
-    which a random number from 0 to 1 in `uniform_R1` selects.
+    it continues, and its token id. If logits contain NaN or +inf, the sums of their row are NaN. `logits` holds one
+    R x V tensor per model, and `alive_SW` holds each hypothesis's sum of log-probabilities so far. `forced_S` holds the
+    forced next token of each slot, or PAD for a slot without one. If no slot has a forced token, `forced_S` may have
+    length 0. With `sampling`, each slot has one hypothesis and one continuation (W = C = 1). A random number from 0 to
+    1 in `uniform_R1` selects the continuation.
     """
     scores_RV, largest_RB, base_R1 = _scored(logits, alive_SW)
     if sampling:
@@ -57,7 +62,7 @@ def continuations_of_each(logits: list[Tensor], alive_SW: Tensor, wanted_SWM: Te
     """Return the W best tokens and the M wanted tokens of each hypothesis, 2 x S x W x (W + M).
 
     The two values of a token, in float64, are the hypothesis's sum of log-probabilities with this token, and the
-    token's id. If there are too few tokens, the list is filled up with PAD, whose sum is -inf.
+    token's id. In place of a missing token, the id is PAD and the sum is -inf.
     """
     scores_RV, largest_RB, base_R1 = _scored(logits, alive_SW)
     best_RC, _, ids_RC = _top(scores_RV, largest_RB, base_R1, 1, min(alive_SW.shape[1], scores_RV.shape[1]))
@@ -93,9 +98,9 @@ def _top(
     count = min(most, width * blocks)
     chosen_SC = (largest_RB + base_R1).view(-1, width * blocks).topk(count, 1, sorted=False)[1]
     slots_S1 = torch.arange(len(chosen_SC), device=chosen_SC.device)[:, None]
-    scores_SCB = scores_RV.view(-1, BLOCK)[chosen_SC + slots_S1 * (width * blocks)]
+    scores_SCK = scores_RV.view(-1, BLOCK)[chosen_SC + slots_S1 * (width * blocks)]
     parents_SC = chosen_SC // blocks
-    sums_SC = (scores_SCB + base_R1.view(-1, width).gather(1, parents_SC)[:, :, None]).flatten(1)
+    sums_SC = (scores_SCK + base_R1.view(-1, width).gather(1, parents_SC)[:, :, None]).flatten(1)
     sums_SC, indices_SC = sums_SC.topk(most, 1)
     block_SC = indices_SC // BLOCK
     ids_SC = chosen_SC.gather(1, block_SC) % blocks * BLOCK + indices_SC % BLOCK

@@ -26,10 +26,10 @@ SURE_TITLE = 5
 FEWEST_TITLED = 3  # minimum capitalized words of a line in title case; two are usually a name
 MOST_PHRASES = 64  # maximum multiword phrases that keep their case in a translation; more would take too long
 SHORT_WORD = 3  # maximum letters of a word that may be lowercase in title case
-SHORTEST_STEM = 3  # minimum letters of a stem (see `_stem`), and of a word to be converted in the style WORDS
-# Acronyms that many languages share. Acronyms of two letters count only in the languages of _NO_SHORT_WORDS, because
-# some of them are ordinary words in other languages. An unlisted acronym stays in capitals if it is a single token or
-# has no vowels.
+SHORTEST_STEM = 3  # minimum letters of a stem (see `_stem`); the style WORDS leaves shorter words in capitals
+# Acronyms that many languages share. They stay in capitals. But an acronym of two letters is recognized only in the
+# languages of _NO_SHORT_WORDS, because it may be an ordinary word in another language. An unlisted acronym stays in
+# capitals if it is a single token or has no vowels.
 _ACRONYMS = """
 AIDS ASAP ATM BBC BMW CD CEO CIA CNN CV DIY DNA DVD EU FAQ FBI FIFA GPS HIV HTML IBM ID IQ LCD LED MTV NASA NATO NBA NFL
 NGO OK OPEC PC PDF RNA SMS SUV TV UEFA UFO UK UN UNESCO UNICEF URL USA USB USSR VIP VW WC WTO
@@ -79,7 +79,7 @@ class Case:
         )
 
     def emphasized(self, text: str, source: Sequence[str], target: Sequence[str], positions: Sequence[int]) -> str:
-        """Return a translation in which each word that is aligned with a word in `capitals` is in capitals.
+        """Write each word of a translation in capitals if the source word aligned with it is in `self.capitals`.
 
         `source` and `target` are the tokens of the two sides. `positions[i]` is the index of the source token that is
         aligned with target token i. If `text` and `target` have different numbers of words, return `text` unchanged.
@@ -139,10 +139,10 @@ class Caser:
     ) -> list[Part]:
         """Return the parts of a normalized text, given the start and end of each sentence.
 
-        The phrases of `terms` and their translations keep their case, unless a term ignores case. If a part's style is
-        uncertain and `may_ask` is true, the part has both forms, so that the caller can let the model choose. If
-        `may_ask` is false, such a part is converted only if it is in capitals. If nothing is converted, the whole text
-        is a single part.
+        The phrases of `terms` and their translations keep their case, unless a term ignores case. A part of uncertain
+        style has both forms if `may_ask` is true, so that the caller can let the model choose. If `may_ask` is false, a
+        part of uncertain style is converted only if it is in capitals. If nothing is converted, the whole text is a
+        single part.
         """
         spans = list(sentences)
         head = FIRST_TOKENS.match(text)
@@ -312,8 +312,8 @@ def _style_of(tokens: Sequence[_Token], all_upper: bool) -> str:
 def _title_of(tokens: Sequence[_Token], source: str) -> str:
     """Return "sure" or "unsure" for a line in title case, and "" for any other line.
 
-    Short words may be lowercase, as in "The Lord of the Rings". In languages that capitalize nouns, they may not,
-    because an ordinary sentence in such a language could look the same.
+    Short words may be lowercase, as in "The Lord of the Rings". But in languages that capitalize nouns, a line with a
+    lowercase word is never in title case, because it could be an ordinary sentence.
     """
     kinds = [token.kind for token in tokens if token.kind]
     titled = kinds.count("title")
@@ -341,7 +341,7 @@ def _stem(word: str) -> str:
 
 
 def _by_word(tokens: Sequence[str]) -> Iterator[list[int]]:
-    """Yield, for each word, the indices of its tokens."""
+    """Yield the token indices of each word."""
     word = list[int]()
     for index, token in enumerate(tokens):
         if token.startswith("\u2581") and word:

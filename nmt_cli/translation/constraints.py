@@ -1,17 +1,19 @@
 """Lexical constraints: a translation must contain one of the forms of each term. engine.c follows the same rules.
 
-A hypothesis meets a term when it contains any form of the term. The forms of all terms are combined in an Aho-Corasick
-automaton over tokens (Aho and Corasick 1975). The state of a hypothesis has two parts: the node of the automaton that
-its last tokens reach, and the set of terms that it has met. A complete form meets its term only when the next token
-begins a new word. Until then, the last word of the form may be the beginning of a longer word.
+The forms of a term are the accepted translations of its source phrase. A hypothesis meets a term when it contains any
+form of the term. The forms of all terms are combined in an Aho-Corasick automaton over tokens (Aho and Corasick 1975).
+The state of a hypothesis has two parts: the node of the automaton that its last tokens reach, and the set of terms that
+it has met. A complete form meets its term only when the next token begins a new word. Until then, the last word of the
+form may be the beginning of a longer word.
 
 For every hypothesis, each step considers the W best tokens (W is the beam) and every token that begins or continues a
-form of an unmet term. EOS is considered only when all terms are met. The candidates are divided into banks by progress,
-which is the number of tokens of terms that they contain (Post and Vilar 2018). The best candidate of each bank
-survives, higher banks first, then the second best of each bank, and so on until W candidates survive (Hu et al. 2019).
-A candidate that ends with EOS is finished, and the next candidate survives in its place. When `n_best` hypotheses are
-finished, the search continues only while an unfinished hypothesis that has met or begun all terms can win. The other
-hypotheses are ignored, because they rarely meet their missing terms in time to win.
+form of an unmet term. EOS is considered only when all terms are met. A candidate is a hypothesis extended by one of
+these tokens. Its progress is the number of tokens of terms that it contains. Candidates with equal progress form a bank
+(Post and Vilar 2018). The best candidate of each bank survives, then the second best of each bank, and so on until W
+candidates survive (Hu et al. 2019). In each round, banks with more progress precede the others. A candidate that ends
+with EOS is finished, and the next candidate survives in its place. When `n_best` hypotheses are finished, the search
+continues only while an unfinished hypothesis that has met or begun all terms can win. It then ignores a hypothesis with
+a term neither met nor begun, because such a hypothesis rarely meets this term in time to win.
 """
 
 import itertools
@@ -47,8 +49,8 @@ class Constraints:
 
     `begins` (see `Tokenizer.begins`) tells for each token whether it completes the word before it. `sizes` holds the
     number of tokens in each term's longest form. The other lists have one item per node. `gains[node][term]` is the
-    progress towards a term at a node: the size of the term minus the number of tokens that are missing until a form is
-    complete, or 0 if the last tokens do not begin a form of the term.
+    progress of a hypothesis at this node towards the term. It is 0 if the last tokens do not begin a form of the term.
+    Otherwise, it is `sizes[term]` minus the minimum number of tokens that complete a form.
     """
 
     def __init__(self, terms: Sequence[Sequence[Sequence[int]]], begins: bytes) -> None:
@@ -59,10 +61,12 @@ class Constraints:
         self._children: dict[tuple[int, int], int] = {}
         ends = [(self._add(form), term) for term, forms in enumerate(terms) for form in forms]
         self.gains = [[0] * len(terms) for _ in self.tokens]
-        self.fails = [0] * len(self.tokens)  # for each node, the node of its longest proper suffix that begins a form
+        # fails[node] is the node of the longest sequence of tokens that begins a form and is a proper suffix of the
+        # tokens of `node`.
+        self.fails = [0] * len(self.tokens)
         for node, term in ends:
-            for left, passed in enumerate(self._path(node)):
-                self.gains[passed][term] = max(self.gains[passed][term], self.sizes[term] - left)
+            for missing, passed in enumerate(self._path(node)):
+                self.gains[passed][term] = max(self.gains[passed][term], self.sizes[term] - missing)
         for node in sorted(range(1, len(self.tokens)), key=lambda each: len(list(self._path(each)))):
             if self.parents[node]:
                 self.fails[node] = self._next_node(self.fails[self.parents[node]], self.tokens[node])
@@ -96,7 +100,8 @@ class Constraints:
     @property
     def width(self) -> int:
         """The beam to search with: room for one hypothesis of each bank, but at least MIN_BEAM and at most MAX_BEAM."""
-        # Round up, so that more segments have the same beam: torch searches only segments with equal beams together.
+        # Round up to a multiple of 4, so that more segments have the same beam. With torch, segments are searched
+        # together only if their beams are equal.
         banks = -(-(1 + sum(self.sizes)) // 4) * 4
         return min(max(MIN_BEAM, banks), MAX_BEAM)
 

@@ -16,7 +16,9 @@ from nmt_cli.translation.translate import TranslateOptions
 
 
 class TranslateFiles(PipelineStep):  # type: ignore[misc]  # datatrove may not be installed
-    """Translates files in units. Task R of W (R counts from 0) does the work of `nmt translate --shard (R+1)/W`.
+    """Translates files in units, which are ranges of lines.
+
+    Task R of W (R counts from 0) does the work of `nmt translate --shard (R+1)/W`.
 
     `files` are files, directories, patterns or URLs. `output` is a directory or a URL for the units. `unit_lines` is
     the maximum number of lines per unit. If a unit fails, the task translates the other units, then raises NmtError.
@@ -36,7 +38,7 @@ class TranslateFiles(PipelineStep):  # type: ignore[misc]  # datatrove may not b
         self.unit_lines = unit_lines
 
     def run(self, data: Any, rank: int = 0, world_size: int = 1) -> Any:
-        """Translate the units of this task, and then help other tasks. Return `data` unchanged."""
+        """Translate the units of this task, and then unfinished units of other tasks. Return `data` unchanged."""
         with ShardedTranslation(
             inputs.find(self.files), self.output, self.options, unit_lines=self.unit_lines
         ) as translation:

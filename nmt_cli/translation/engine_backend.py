@@ -51,7 +51,7 @@ def on_engine(
 
     `weights` holds, for each model, its architecture, its tensors, and an object that keeps their memory alive.
     `threads` is the number of search threads, and `cores` the number of usable cores. While some search threads are
-    idle, helper threads compute parts of the large products of the others.
+    idle, helper threads compute parts of the large matrix products of the busy search threads.
     """
     chosen = best_precision(engine.level) if precision == "auto" else precision
     models = [Model(engine, *each, int8=chosen == "int8") for each in weights]
@@ -177,7 +177,7 @@ def _fill(request: Request, segment: Segment, source: Sequence[int], limit: int)
     request.limit = limit
     request.width = options.beam
     request.best = options.n_best
-    # 0: no alignments; 1: alignments with a source that ends with EOS; 2: with a source that does not.
+    # 0: no alignments; 1: alignments with a source that ends with EOS; 2: alignments with a source without EOS.
     request.align = options.alignments * (1 if source is segment.ids else 2)
     request.alpha = options.alpha
     request.offset = options.penalty_offset

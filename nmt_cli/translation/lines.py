@@ -13,11 +13,12 @@ from nmt_cli.corpus.readers import MAX_LINE_BYTES, check_plain
 from nmt_cli.system.errors import DataError
 
 READ_BYTES = 1 << 16  # maximum bytes per read
-CHUNK_CHARACTERS = 1 << 16  # approximate size of a chunk; the segments of its lines are sorted and queued together
+# Approximate number of characters in a chunk of lines. The segments of a chunk are sorted and queued together.
+CHUNK_CHARACTERS = 1 << 16
 
 
 def count_lines(descriptor: int) -> int | None:
-    """Return the number of lines left to read, or None if the input is not a regular file or is larger than 1 GiB."""
+    """Return the number of lines left to read. Return None unless the input is a regular file of at most 1 GiB."""
     status = os.fstat(descriptor)
     if not stat.S_ISREG(status.st_mode) or status.st_size > 1 << 30:
         return None
@@ -77,7 +78,7 @@ def read_lines(descriptor: int, counts: Counter[str], name: str = "line", *, str
 
 
 def _read(descriptor: int, counts: Counter[str], name: str, strict: bool, first: int) -> Iterator[str | None]:
-    """Yield lines. Before each read, which may block, yield None, so that the caller can first pass on its lines."""
+    """Yield lines, and yield None before each read. A read may block, so the caller can first pass on its lines."""
     number, line, block = first - 1, b"", b"more"
     while block:
         yield None
@@ -101,7 +102,7 @@ def _read(descriptor: int, counts: Counter[str], name: str, strict: bool, first:
                 counts["first invalid"] = counts["first invalid"] or number
                 text = re.sub("\ufffd+", "\ufffd", _decode(whole, "replace"))
             yield text
-        line = (line + rest)[: MAX_LINE_BYTES + 1]  # drop the end, but keep one byte too many as a sign of a cut
+        line = (line + rest)[: MAX_LINE_BYTES + 1]  # one byte over the limit shows that the line is too long
 
 
 def _decode(line: bytes, errors: str) -> str:

@@ -16,7 +16,7 @@ class Sampling:
 
     temperature: float = 1.0  # divides the logits
     top_k: int = 0  # sample from this many of the most likely tokens; 0 for all
-    top_p: float = 1.0  # sample from the fewest of the most likely tokens whose total probability reaches this
+    top_p: float = 1.0  # sample from the most likely tokens, up to this total probability; 1 for all
     seed: int = 1  # the same seed, text and line number give the same translation
 
     def __post_init__(self) -> None:
@@ -35,7 +35,7 @@ class SearchOptions:
     beam: Any = None  # int: number of hypotheses kept per segment; 1 is greedy search
     alpha: Any = None  # float: exponent of the length penalty
     extra_length: Any = None  # int: a translation may be longer than its source by this many tokens
-    split: Any = None  # bool: split long lines, and translate the halves of failed segments
+    split: Any = None  # bool: split long lines; halve a segment if its translation is empty, loops or is far too long
     n_best: int = 1  # number of translations (samples, if `sampling` is set) per line
     sampling: Sampling | None = None
     alignments: bool = False  # find the source token that each target token translates
@@ -44,11 +44,11 @@ class SearchOptions:
     case: Any = None  # "auto": convert upper case and title case to sentence case before translation; or "off"
     spelling: Any = None  # "auto": correct typos in the source if the model has counts of words; or "off"
     # The target language code, if the model has several target languages; "" for its default. Translator.resolved
-    # replaces the code with the token to put before a source, such as ">>deu<< ". A line that begins with such a token
-    # keeps its own.
+    # replaces the code with the token to put before a source, such as ">>deu<< ". Nothing is put before a line that
+    # already begins with a language token.
     target: str = ""
-    # Whether to use the model's shortlist. Translator.resolved replaces True with the Shortlist (None if the model has
-    # none), and False with None.
+    # Whether to use the model's shortlist, a table of likely translations. Translator.resolved replaces this with the
+    # Shortlist, or with None to search all tokens.
     shortlist: Any = None
     penalty_offset: Any = None  # float: see `length_penalty`
 

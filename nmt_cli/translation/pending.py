@@ -16,13 +16,15 @@ class Copy:
     """A text without letters. Its translation is the text itself."""
 
     text: str
-    skipped: int  # number of words before the text in the source: its target-language and tag tokens
+    skipped: int  # number of target-language and tag tokens before the text in the source, each of which is a word
 
 
 @dataclass(frozen=True)
 class Translation:
-    hypotheses: list[Hypothesis]  # exactly `n_best`, best first, or with sampling in the order drawn; some may be equal
-    drafts: list[list[Segment]]  # one list of the text's segments or, with sampling, one list for each sample
+    # Exactly `n_best` hypotheses, some of which may be equal. Their order is from best to worst or, with sampling, the
+    # order in which they were drawn.
+    hypotheses: list[Hypothesis]
+    drafts: list[list[Segment]]  # drafts[0] holds the text's segments; with sampling, drafts[i] holds those of sample i
     terms: list[Term] = field(default_factory=list)  # glossary entries whose source phrase is in the text
     copy: Copy | None = None  # set for a text without letters, which has no segments
     hidden: int = 0  # number of target-language tokens that nmt added at the beginning of each source segment, 0 or 1
@@ -53,7 +55,7 @@ class Translation:
         return any(segment.untranslated for segment in self.segments)
 
     def form_of(self, term: Term, text: str) -> str | None:
-        """Return the form of `term` that occurs in `text`, which is the text of a hypothesis, or None if none occurs.
+        """Return the form of `term` that occurs in the text of a hypothesis, or None.
 
         If the letter case of the translation was converted, ignore the case of the form.
         """
@@ -86,20 +88,18 @@ class Pending:
 
     queue: SegmentQueue
     options: SearchOptions  # resolved
-    translator: object = None  # a Translator closes the queue when it is garbage-collected; this reference prevents it
+    translator: object = None  # reference that keeps the Translator alive; its garbage collection would close the queue
     done: Callable[["Pending"], None] = lambda _: None  # called once, in any thread, when all segments are done
     line: str = ""  # the text
-    drafts: list[list[Segment]] = field(default_factory=list)  # see Translation
-    terms: list[Term] = field(default_factory=list)  # see Translation
-    copy: Copy | None = None
+    partial: Translation = field(default_factory=lambda: Translation([], []))  # the translation so far
     open: int = 0  # number of segments that are waiting or being searched
-    finished: bool = False  # whether the text was translated, has failed or was cancelled, and no segment is open
+    finished: bool = False  # whether no segment is open any more, after translation, failure or cancellation
     cancelled: bool = False
     error: BaseException | None = None
-    hypotheses: list[Hypothesis] = field(default_factory=list)
-    hidden: int = 0  # see Translation
-    head: int = 0  # see Translation
-    corrections: dict[str, str] = field(default_factory=dict)  # see Translation
+
+    @property
+    def drafts(self) -> list[list[Segment]]:
+        return self.partial.drafts
 
     @property
     def wanted(self) -> bool:
@@ -134,6 +134,4 @@ class Pending:
         """Return the translation of a finished text, or raise its error."""
         if self.error:
             raise self.error
-        return Translation(
-            self.hypotheses, self.drafts, self.terms, self.copy, self.hidden, self.head, self.corrections
-        )
+        return self.partial

@@ -1,4 +1,4 @@
-"""The queue of segments, which all texts and callers share. The search threads of a backend take segments from it."""
+"""The queue of segments for all texts and callers. The search threads of a backend take segments from this queue."""
 
 import heapq
 import itertools
@@ -15,9 +15,12 @@ from nmt_cli.system.errors import UsageError
 from nmt_cli.translation.segments import Segment
 
 CLOSED = "this Translator is closed. Create a new one"
-BACKGROUND_INTERVAL = 64  # number of segments taken, from any texts, before the next segment of a text is due
-BUSY_SECONDS = 1.0  # if a text arrives while a long text is being translated, more texts are expected for this long
-IDLE_FACTOR = 8  # the background limit is multiplied by this factor while no more texts are expected
+# Workers take the segment that is due earliest (see `SegmentQueue`). Time is counted in segments taken. Each segment of
+# a text is due BACKGROUND_INTERVAL later than the segment before it.
+BACKGROUND_INTERVAL = 64
+# If a text arrives while a text of several segments is being translated, more texts are expected for BUSY_SECONDS.
+BUSY_SECONDS = 1.0
+IDLE_FACTOR = 8  # `background_limit` of `SegmentQueue` is multiplied by this factor while no more texts are expected
 
 Search = Callable[["WorkerQueue"], None]  # runs in its own thread until `take` returns an empty list
 # Takes source and target ids of each pair; returns the log-probability of each target token.
@@ -30,7 +33,7 @@ class Backend:
 
     searches: list[Search]  # one for each thread
     about: str  # a description of the arithmetic and the hardware
-    score_targets: ScoreTargets | None = None  # scores given translations; if None, forced searches compute the scores
+    score_targets: ScoreTargets | None = None  # if None, given translations are scored by searches with a forced prefix
     close: Callable[[], object] = lambda: None
 
 
@@ -41,13 +44,14 @@ class Closed(Exception):
 class SegmentQueue:
     """Waiting segments, and one worker thread for each of `searches`.
 
-    `done` is called with each segment that has hypotheses or an error, or was cancelled. The call is made in a worker's
-    thread or in the thread that calls `close`, one call at a time. `done` must not raise.
+    A segment is done when its search ends, has an error or is cancelled. Then `done` is called with the segment. Only
+    one call runs at a time, in a worker's thread or in the thread that calls `close`. `done` must not raise.
 
     The first segment of each text is due at once. The second segment is due when BACKGROUND_INTERVAL more segments of
     any texts have been taken, the third after twice as many, and so on. Workers take the segment that is due earliest,
-    even before it is due, and of several such segments the one that was submitted first. Therefore a short text does
-    not wait for the end of a long text, and a long text does not wait for all short texts that arrive later.
+    and do not wait until it is due. If several are due at the same time, they take the one that was submitted first.
+    Therefore a short text does not wait for the end of a long text, and a long text does not wait for all short texts
+    that arrive later.
 
     Segments that are not the first of their text are background segments. With `background_limit`, a worker holds at
     most that many background segments, or IDLE_FACTOR times as many while no more texts are expected. A worker that
@@ -191,7 +195,7 @@ class WorkerQueue:
         self._queue = queue
         self._run_search = search
         self._inside: dict[Segment, None] = {}  # the held segments that the current search has taken
-        self._again: deque[Segment] = deque()  # held segments that `take` returns again, before others
+        self._again: deque[Segment] = deque()  # held segments that `take` returns again, before new segments
         self._alone = False
 
     @property
@@ -204,7 +208,7 @@ class WorkerQueue:
         """Return the next segments that fit in `rows` hypotheses and `tokens` source tokens.
 
         Stop when they have `batch` source tokens or more. If the search has no segments, wait for one, and return it
-        even if it does not fit, or return an empty list if the search must end. With `alike`, return only segments with
+        even if it does not fit. Return an empty list if the search must end. With `alike`, return only segments with
         the same options as those in the search. Raises Closed after the queue's `close`.
         """
         taken = list[Segment]()
@@ -220,7 +224,7 @@ class WorkerQueue:
                 tokens -= len(segment.ids)
                 batch -= len(segment.ids)
             if taken:
-                self._queue.changed.notify_all()  # a reader of lines may submit more segments
+                self._queue.changed.notify_all()  # wake a thread that waits for room to submit segments
         return taken
 
     def _peek(self) -> Segment | None:
@@ -247,7 +251,7 @@ class WorkerQueue:
         self._inside[segment] = None
 
     def finish(self, segments: Iterable[Segment]) -> None:
-        """Pass segments that have hypotheses or an error, or were cancelled, to the queue's `done`.
+        """Pass segments that are done (see `SegmentQueue`) to the queue's `done`.
 
         Raises Closed after the queue's `close`.
         """
@@ -287,7 +291,8 @@ class WorkerQueue:
 
     def _search_next(self) -> None:
         try:
-            self._again.extend(self.take(math.inf, math.inf, 1))  # first, so that every error belongs to a held segment
+            # Wait for a segment before the search begins, so that an error always belongs to a held segment.
+            self._again.extend(self.take(math.inf, math.inf, 1))
             self._inside.clear()
             self._run_search(self)
         except Closed:

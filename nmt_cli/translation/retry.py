@@ -7,7 +7,7 @@ from nmt_cli.system.console import warn
 from nmt_cli.system.errors import StorageError, is_out_of_memory
 from nmt_cli.translation.queue import WorkerQueue
 
-REDUCED_SEGMENTS = 1000  # segments to search with a reduced maximum before it is doubled
+REDUCED_SEGMENTS = 1000  # number of segments to search before a reduced maximum of hypotheses at once is doubled
 
 
 def search_within_memory(search: Callable[[WorkerQueue, int], None], queue: WorkerQueue, rows: int) -> None:

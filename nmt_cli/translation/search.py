@@ -1,12 +1,12 @@
 """Greedy and beam search, sampling, and scoring of given translations, with torch.
 
-The search follows section 6.1 of "Attention Is All You Need". GPUs use it, and tests compare it with engine.c, which
-follows the same rules.
+The search follows section 6.1 of "Attention Is All You Need". It runs on GPUs, and on CPUs if the engine is not
+available. engine.c follows the same rules, and tests compare the two searches.
 
-Shapes: S slots, W hypotheses per slot (the beam), R = S x W rows, C candidates per slot, T target positions, V
-vocabulary. A slot holds one segment while the segment is searched. When a segment is done, the next waiting segment
-takes its slot and starts at position 0, while the other slots continue. Except for rounding, the other slots do not
-affect a segment's translation.
+The letters at the end of an array's name are its dimensions: S slots, W hypotheses per slot (the beam), R = S x W rows,
+C candidates per slot, T target positions, V tokens in the vocabulary. A slot holds one segment while the segment is
+searched. When a segment is done, the next waiting segment takes its slot and starts at position 0, while the other
+slots continue. Except for rounding, the other slots do not affect a segment's translation.
 
 Each step finds the 2W best continuations in each slot. Any of the best W that end with EOS are finished. The best W
 without EOS continue. With W = 1 this is greedy search, and the first EOS ends it.
@@ -46,8 +46,10 @@ from nmt_cli.translation.retry import search_within_memory
 from nmt_cli.translation.segments import Hypothesis, Segment, length_penalty
 
 ENCODE_TOKENS = {"cpu": 2048, "cuda": 16384}  # source tokens encoded together; their segments may wait for slots
-LOOKAHEAD = 10  # an unfinished hypothesis counts as able to win only within 1 + LOOKAHEAD * alpha more tokens
-BATCH_TOKENS = 4096  # maximum pairs in a batch to score, times tokens on the longer side of its last pair
+LOOKAHEAD = 10  # a slot is done when no unfinished hypothesis can win within 1 + LOOKAHEAD * alpha more tokens
+# A batch of n pairs to score has n * m <= BATCH_TOKENS, where m is the number of tokens on the longer side of its last
+# pair. Only a batch of one pair may be larger.
+BATCH_TOKENS = 4096
 MAX_SOURCE_TOKENS = 1 << 16  # maximum source tokens in all slots together, to limit the memory
 
 Float64s = npt.NDArray[np.float64]
@@ -304,7 +306,7 @@ class Slots:
 
 
 def take(queue: WorkerQueue, device: torch.device) -> list[Segment]:
-    """Return the next segments to encode, with the same options as the segments that are being searched, if any."""
+    """Return the next segments to encode. If segments are being searched, return only segments with equal options."""
     return queue.take(math.inf, math.inf, ENCODE_TOKENS[device.type], alike=True)
 
 
@@ -336,11 +338,11 @@ def search_with_rows(models: Models, dtype: torch.dtype, queue: WorkerQueue, row
 def _aligned(segment: Segment, model: Transformer, dtype: torch.dtype) -> Segment:
     """Return a segment. If its options request alignments, first align each target token with a source token.
 
-    For each pair of tokens, the evidence is the sum of the attention weights of all heads in all layers. Each weight is
-    first multiplied by the sharpness of its head at that target token, exp(-entropy). The evidence is then divided by
-    s ^ 0.75, where s is the sum of the source token's evidence over all target tokens. The source token with the most
-    evidence is chosen. On generated text with known alignments, this method aligns 94 % of the words correctly. The
-    mean attention of the second-to-last layer (Garg et al. 2019) aligns 72 %.
+    The sharpness of a head at a target token is exp(-entropy of its attention weights). The evidence for a target token
+    and a source token is the sum of weight times sharpness over all heads in all layers. The evidence is then divided
+    by s ^ 0.75, where s is the sum of the source token's evidence over all target tokens. The source token with the
+    most evidence is chosen. On generated text with known alignments, this method aligns 94 % of the words correctly.
+    The mean attention of the second-to-last layer (Garg et al. 2019) aligns 72 %. Here, S is source positions.
     """
     if segment.options.alignments:
         aligned = []

@@ -1,4 +1,4 @@
-"""Cut long lines into sentences, long sentences into parts, and failed segments into halves."""
+"""Cut long lines into sentences, and long sentences into parts. Halve segments whose translation has failed."""
 
 import itertools
 import re
@@ -21,7 +21,7 @@ from nmt_cli.corpus.tokenizer import (
 )
 from nmt_cli.translation.case import UPPER, WORDS, Caser, Part, unusual
 from nmt_cli.translation.options import SearchOptions
-from nmt_cli.translation.pending import Copy, Pending
+from nmt_cli.translation.pending import Copy, Pending, Translation
 from nmt_cli.translation.segments import Segment
 from nmt_cli.translation.spelling import Spelling
 
@@ -39,7 +39,10 @@ SMALLEST = 4  # minimum tokens, not counting EOS, of a source that may be cut in
 
 
 class Segmenter:
-    """Cuts lines into segments for one model. `counts` counts lines, and those split, cut or copied."""
+    """Cuts lines into segments for one model.
+
+    `counts` counts all lines, the lines split into segments, the lines cut off at the limit, and the copied lines.
+    """
 
     def __init__(
         self,
@@ -68,7 +71,7 @@ class Segmenter:
         self._counting = threading.Lock()
 
     def cut(self, pending: Pending, line: Any, prefix: Any, *, number: int = 1, position: int = 0) -> list[Segment]:
-        """Cut a line into segments, add them to `pending`, and return them. A line that is copied or empty has none.
+        """Cut a line into segments, add them to `pending`, and return them. A copied or empty line has no segments.
 
         Random samples depend on the `number` of the line. If the line is part of a larger text, `position` is the
         number of parts before it. Raises TypeError if the line or the prefix is not text.
@@ -79,21 +82,22 @@ class Segmenter:
         options = pending.options
         target = self.target_of(line, options.target)
         text = normalize(visible(target + line))
-        parts = [self._corrected(part, pending) for part in self._parts(text, normalize(prefix), options)]
+        corrections = dict[str, str]()
+        parts = [self._corrected(part, options, corrections) for part in self._parts(text, normalize(prefix), options)]
         forced = self._forced(normalize(prefix), parts[0]) if prefix else []
-        pending.terms = options.terms.find(" ".join(part.text for part in parts)) if options.terms else []
+        found = options.terms.find(" ".join(part.text for part in parts)) if options.terms else []
+        may_copy = options.copy_wordless and not (forced or found)
+        copy = self._copy(line, text, skipped=not target) if may_copy else None
+        drafts = [list[Segment]() for _ in range(options.n_best if options.sampling else 1)]
         pending.line = line
-        pending.hidden, pending.head = int(bool(target)), len(self.head)
-        pending.drafts = [[] for _ in range(options.n_best if options.sampling else 1)]
-        if options.copy_wordless and not (forced or pending.terms):
-            pending.copy = self._copy(line, text, skipped=not target)
-        sources = [] if pending.copy else self._sources(pending, parts, forced)
+        pending.partial = Translation([], drafts, found, copy, int(bool(target)), len(self.head), corrections)
+        sources = [] if copy else self._sources(pending, parts, forced)
         segments, segment_options = [], options.for_segments()
         for offset, (source, part) in enumerate(sources):
-            terms = pending.terms if len(sources) == 1 else terms_of(source, self.tokenizer, options.terms)
+            terms = found if len(sources) == 1 else terms_of(source, self.tokenizer, options.terms)
             aligned = part.case is not None and part.case.style == WORDS
             given = self._given(part, source) if part.given and len(sources) == 1 else []
-            for sample, draft in enumerate(pending.drafts):
+            for sample, draft in enumerate(drafts):
                 segment = Segment(
                     source,
                     replace(segment_options, alignments=True) if aligned else segment_options,
@@ -110,7 +114,7 @@ class Segmenter:
         pending.open = len(segments)
         with self._counting:
             self.counts["lines"] += 1
-            self.counts["copied"] += bool(pending.copy and pending.copy.text.strip())
+            self.counts["copied"] += bool(copy and copy.text.strip())
         return segments
 
     def target_of(self, line: str, target: str) -> str:
@@ -132,12 +136,15 @@ class Segmenter:
             first = replace(first, case=replace(first.case, prefix=prefix))
         return [first, *others]
 
-    def _corrected(self, part: Part, pending: Pending) -> Part:
-        """Correct typos, unless `spelling` is off or the model has no counts of words."""
-        if self.spelling is None or pending.options.spelling == "off":
+    def _corrected(self, part: Part, options: SearchOptions, corrections: dict[str, str]) -> Part:
+        """Correct typos, and add the corrected words to `corrections`.
+
+        Do nothing if `spelling` is off or the model has no counts of words.
+        """
+        if self.spelling is None or options.spelling == "off":
             return part
-        part, corrections = self.spelling.part(part, pending.options.terms)
-        pending.corrections |= corrections
+        part, corrected = self.spelling.part(part, options.terms)
+        corrections |= corrected
         return part
 
     def _forced(self, prefix: str, part: Part) -> list[int]:
@@ -146,13 +153,13 @@ class Segmenter:
         return self.tokenizer.target.encode([text])[0]
 
     def _given(self, part: Part, source: list[int]) -> list[int]:
-        """Return the ids, including EOS, of a part before its conversion, or [] if the ids are equal to `source`."""
+        """Return the ids of a part before its conversion, including EOS. If they are equal to `source`, return []."""
         [ids] = self.tokenizer.encode([part.given])
         given = [*ids[: self.max_length - 1], EOS]
         return [] if given == source else given
 
     def _sources(self, pending: Pending, parts: Sequence[Part], forced: Sequence[int]) -> list[tuple[list[int], Part]]:
-        """Return, for each segment of a text, its ids, including EOS, and the part to which it belongs."""
+        """Return the ids of each segment of a text, including EOS, and the part to which the segment belongs."""
         split, room = pending.options.split, self.max_length
         found, was_split, was_cut = list[tuple[list[int], Part]](), False, False
         for part in parts:
@@ -170,10 +177,10 @@ class Segmenter:
         return found
 
     def _copy(self, line: str, text: str, *, skipped: bool) -> Copy | None:
-        """Return a copy of a line without letters, or None for an empty line and a line with letters.
+        """Return the Copy of a line if the line is not empty and has no letters. Otherwise, return None.
 
         The language and tag tokens at the beginning are not copied. `text` is the normalized line. If `skipped` is
-        false, it begins with a token that nmt added. If true, the Copy counts the line's own tokens as skipped words.
+        true, the Copy counts these tokens as skipped words. If it is false, `text` begins with a token that nmt added.
         """
         head = ""
         if text.startswith(">>"):
@@ -245,7 +252,7 @@ def _cut(tokenizer: Tokenizer, text: str, ends: re.Pattern[str], room: int, term
 
 def looping(ids: Sequence[int]) -> bool:
     """Return whether a sequence of 1 to 8 tokens occurs at least four times in a row, over at least 12 tokens."""
-    if len(ids) - len(set(ids)) < 9:  # a quick test that excludes most lines: in a loop, at least 9 tokens are repeats
+    if len(ids) - len(set(ids)) < 9:  # a quick test, because at least 9 tokens of a loop are repeats
         return False
     return _LOOP.search("".join(map(chr, ids))) is not None
 

@@ -30,7 +30,7 @@ class Segment:
     ids: list[int]  # source ids, including EOS
     options: SearchOptions  # from SearchOptions.resolved: the model's defaults are filled in
     prefix: list[int] = field(default_factory=list)  # forced beginning of every hypothesis
-    random_key: tuple[int, ...] = ()  # numbers of the line, the segment and the sample; part of the random seed
+    random_key: tuple[int, ...] = ()  # line number, segment index and sample index; part of the random seed
     position: int = 0  # number of segments before this one in the text
     depth: int = 0  # number of times that the original segment was halved to make this one
     max_tokens: int | None = None  # maximum tokens of the translation, including EOS; see `limit`
@@ -40,9 +40,11 @@ class Segment:
     started: float = 0.0  # monotonic time at which a worker first took this segment or the one that it replaces
     terms: Sequence[Term] = ()  # glossary entries whose phrase is in the source
     constraints: Constraints | None = None  # terms that every hypothesis must contain
-    unconstrained: "Segment | None" = None  # with constraints: the segment as found without them, to fall back on
+    # With constraints: the same segment, already translated without constraints, in case this search fails
+    unconstrained: "Segment | None" = None
     case: Case | None = None  # the letter case of the translation, or None to keep the case that the model gives it
-    # Source ids, including EOS, in the given letter case, to be searched after `ids`, for comparison; or empty.
+    # Ids of the source in its given letter case, including EOS. They are searched after `ids`, and the better
+    # translation wins. If empty, only `ids` are searched.
     given: list[int] = field(default_factory=list)
     rival: "Segment | None" = None  # the same segment, already translated in sentence case; the better translation wins
     untranslated: bool = False  # whether no usable translation was found, so that the only hypothesis is the source

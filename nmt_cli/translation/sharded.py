@@ -34,9 +34,10 @@ class ShardedTranslation:
             job.run(Shard(1, 8))  # one worker of eight
             job.translate(5)  # or a single unit, numbered from 0 to job.units - 1
 
-    Any number of processes and machines may do this at once with the same arguments. For lines with markup, pass the
-    function that translates them as `run`, and its options as `marks`. Raises UsageError for options that do not work
-    with units, and OutputError if `output` holds units of another model, other options or other files.
+    Any number of processes and machines may run the same translation at once, with the same arguments. For lines with
+    markup, pass the function that translates them as `run`, and its options as `marks`. Raises UsageError for options
+    that do not work with units. Raises OutputError if `output` holds units of another model, other options or other
+    files.
     """
 
     def __init__(
@@ -92,7 +93,10 @@ class ShardedTranslation:
         return len(self._job.units)
 
     def run(self, shard: Shard) -> int:
-        """Translate this worker's units, then units of others. Return 0, or the exit code of the first failed unit."""
+        """Translate this worker's units, and then units of other workers.
+
+        Return 0, or the exit code of the first unit that failed.
+        """
         self._job.plan(shard.start(len(self._job.files)))
         worker = self._worker(shard)
         with Progress(f"translating as worker {shard}", None, "lines") as progress:
@@ -129,7 +133,7 @@ class ShardedTranslation:
 
 
 def _model_digest(model: Path) -> str:
-    """Return a digest of the files that determine a translation: all but the recipe, unless there is no model.json."""
+    """Return a digest of the files that determine a translation. The recipe counts only if there is no model.json."""
     files = open_model(model).manifest["files"]
     return artefact.digest({name: file for name, file in files.items() if name != RECIPE or MODEL_JSON not in files})
 
@@ -138,11 +142,14 @@ def _check(options: TranslateOptions, run: Run | None) -> None:
     if options.prefix or options.score_pairs:
         raise UsageError(f"--shard does not support {'--prefix' if options.prefix else '--score-pairs'}. Remove one")
     if run and options.search.sampling:
-        raise UsageError("--shard does not support --sample with markup or --protect. Remove one of them")
+        raise UsageError("--shard does not support --sample with markup or --protect. Leave out --shard or --sample")
 
 
 def check(files: Sequence[str], output: str) -> int:
-    """Print file, first line, last line and reason for each unit without a valid result. Return 0 if there is none."""
+    """Print file, first line, last line and reason for each unit without a valid result.
+
+    Return 0 if all units have a valid result, and INCOMPLETE otherwise.
+    """
     checked = job.resume(output, inputs.find(files))
     number = 0
     for unit, reason in proof.problems(checked):
@@ -158,8 +165,8 @@ def check(files: Sequence[str], output: str) -> int:
 def join(files: Sequence[str], output: str, target: str | None) -> int:
     """Write the translation of each file. Return 0.
 
-    `target` is a directory, or a file if there is only one input (default: the directory of the units). If a unit has
-    no valid result, write nothing and raise DataError.
+    `target` is a directory (default: the directory of the units). If there is only one input, it may also be a file. If
+    a unit has no valid result, write nothing and raise DataError.
     """
     for path in proof.join(job.resume(output, inputs.find(files)), target):
         say(path)

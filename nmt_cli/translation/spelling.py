@@ -2,8 +2,8 @@
 
 A word with a count is never changed. Any other word is replaced by the most frequent training word that differs by one
 typing slip (see `_one_slip_away`). If there is none, it is replaced by the most frequent training word that differs by
-any one letter. Only lowercase words that stand alone between spaces and punctuation are corrected: names, acronyms,
-code, addresses and placeholders stay unchanged, and so do the phrases of a glossary.
+any one letter. Only lowercase words that stand alone between spaces and punctuation are corrected. Therefore names,
+acronyms, code, addresses and placeholders stay unchanged. The phrases of a glossary also stay unchanged.
 """
 
 import functools
@@ -20,8 +20,9 @@ from nmt_cli.corpus.terms import Terms
 from nmt_cli.translation.case import EDGES, Part
 
 # Only a word that occurs at least FREQUENT times in the training text, and on average at least once in every RARE
-# words, can be a correction. Without this limit, 5 % more of the typos in Multi30k would be corrected, but 68 instead
-# of 30 words that are not typos would be replaced (of 11,877 words).
+# words, can be a correction. Typos were inserted into the test set of Multi30k. Without these two limits, the share of
+# corrected typos would be 5 percentage points higher. But of the 11,877 words of the original test set, 68 instead of
+# 30 would be replaced.
 FREQUENT = 10
 RARE = 500_000
 SHORTEST = 3  # minimum letters of a word to correct; most shorter words are one letter away from many others
@@ -66,7 +67,7 @@ class Spelling:
         return "".join([*pieces, text[last:]]), changes
 
     def _typos(self, text: str) -> Iterator[tuple[int, str, str]]:
-        """Yield the unknown words that have a correction: offset, word and correction."""
+        """Yield the offset, the word and its correction for each unknown word that has a correction."""
         for token in _SPACED.finditer(text):
             word = token[0].strip(EDGES)
             if word in self.counts or not SHORTEST <= len(word) <= words.MAX_LETTERS or not words.is_word(word):
@@ -75,7 +76,10 @@ class Spelling:
                 yield token.start() + token[0].index(word), word, correction
 
     def _correction(self, word: str) -> str:
-        """Return the most frequent word that is one slip away, or else one letter away, or "" if there is none."""
+        """Return the most frequent word that is one slip away.
+
+        If there is none, return the most frequent word that differs by one letter. If there is none either, return "".
+        """
         slips = _one_slip_away(word, self.alphabet)
         found = self.frequent.intersection(slips) or self.frequent.intersection(_one_letter_away(word, self.alphabet))
         return max(found, key=lambda each: (self.counts[each], each), default="")
@@ -88,8 +92,9 @@ def read_spelling(tokenizer_file: Path) -> Spelling | None:
 
 
 def _one_slip_away(word: str, alphabet: Sequence[str]) -> Iterator[str]:
-    """Yield the words that one slip turns into `word`. A slip swaps two letters, omits or doubles one, or hits a key
-    beside the right one.
+    """Yield the words that one typing slip turns into `word`.
+
+    A slip swaps two neighboring letters, omits a letter, doubles a letter, or hits a key beside the intended key.
     """
     for index in range(len(word) + 1):
         before, after = word[:index], word[index:]

@@ -42,10 +42,10 @@ def directions_of(config: ModelConfig, tokenizer: Tokenizer | None) -> tuple[Dir
 
 
 def direction_to(target: str, config: ModelConfig, directions: Sequence[Direction]) -> Direction:
-    """Return one of a model's language pairs with this target language, preferably from the model's source language.
+    """Return a language pair of a model with this target language, preferably one from the model's source language.
 
-    If `target` is empty, return the model's default pair, which has a prefix only if the model stores its pairs. Raises
-    UsageError if the model does not translate to `target`.
+    If `target` is empty, return the model's default pair. If the model does not store its pairs, the default pair has
+    no prefix. Raises UsageError if the model does not translate to `target`.
     """
     if not (target or config.pairs):
         return Direction(config.src, config.tgt)

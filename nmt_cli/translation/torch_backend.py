@@ -42,9 +42,9 @@ def _out_of_memory_named(device: torch.device) -> Iterator[None]:
 def on_gpus(models: Sequence[ModelDirectory], precision: str, workers: int | None) -> Backend:
     """Return a backend on all GPUs, or on the first `workers` of them.
 
-    On several GPUs, a forked process searches on each. If a launcher started this process, or this process has already
-    used CUDA (which no forked process can use then), it searches by itself, on one GPU. Raises UsageError if the
-    precision is int8.
+    If there are several GPUs, a forked process searches on each GPU. There are two exceptions, in which this process
+    searches by itself, on one GPU. First, a launcher may have started this process. Second, this process may have used
+    CUDA already, and then its forked processes cannot use CUDA. Raises UsageError if the precision is int8.
     """
     if precision == "int8":
         raise UsageError("--precision int8 is for CPUs. Use auto, or set CUDA_VISIBLE_DEVICES= to use the CPU")
@@ -78,7 +78,7 @@ def on_gpus(models: Sequence[ModelDirectory], precision: str, workers: int | Non
 
 
 def on_cpu(models: Sequence[ModelDirectory], threads: int) -> Backend:
-    """Return a backend on a CPU in float32, for which torch uses `threads` threads."""
+    """Return a backend on a CPU in float32, and let torch use `threads` threads."""
     torch.set_num_threads(threads)
     return of_models([load_transformer(each) for each in models], torch.float32)
 

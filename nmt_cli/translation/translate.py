@@ -21,7 +21,7 @@ from nmt_cli.translation.options import MODEL_DEFAULTS, SearchOptions
 from nmt_cli.translation.translator import Translator
 from nmt_cli.translation.writer import FIELDS, formatted, report, write_lines
 
-# A function that reads from the first of two file descriptors, and writes translations or scores to the second.
+# Reads the input from the first file descriptor, and writes translations or scores to the second.
 Run = Callable[[Translator, "TranslateOptions", int, int, Progress], None]
 
 
@@ -37,16 +37,16 @@ class TranslateOptions:
     format: str = "text"  # or "jsonl"
     strict: bool = False  # refuse input that is not UTF-8
     prefix: Path | None = None  # a file with the beginning of each translation
-    score_pairs: Path | None = None  # a file of translations, one per line, to score; nothing is translated
+    score_pairs: Path | None = None  # a file of translations to score, one per line, instead of translating
     workers: int | None = None
     also_read: tuple[Path, ...] = ()  # other files that the command reads, such as a glossary
     first_line: int = 1  # number of the first line; used in messages, numbered output and random seeds
-    is_unit: bool = False  # the input is a unit of a sharded job, on which the caller reports
+    is_unit: bool = False  # the input is a unit (one part) of a sharded job; print no report on it
     all_read: Callable[[], None] = lambda: None  # called when all lines of the input are read and queued
 
 
 def choose_models(named: Sequence[Path]) -> tuple[Path, ...]:
-    """Return the named models, by default the newest translation model in runs/. Raise MissingError if it has none."""
+    """Return the named models, or else the newest translation model in runs/. Raise MissingError if there is none."""
     if named:
         return tuple(named)
     models = [run / "model" for run in sorted(Path("runs").glob("*")) if artefact.present(run / "model")]
@@ -144,7 +144,7 @@ def _output_file(options: TranslateOptions) -> Path | None:
     is_stdin = options.input is None and output.exists() and os.path.samestat(output.stat(), os.fstat(0))
     if is_stdin or artefact.is_one_of(output, (options.input, options.prefix, options.score_pairs, *options.also_read)):
         raise OutputError(f"{output} is also the input. Choose another --output")
-    return Path(os.path.realpath(output))  # if it is a link, keep it and replace the file to which it links
+    return Path(os.path.realpath(output))  # the target of a symbolic link is replaced, not the link
 
 
 def translate_lines(
@@ -178,7 +178,7 @@ def score_lines(
 ) -> None:
     """Read lines from the file descriptor `source`, and their translations from the file `options.score_pairs`.
 
-    Write the scores to the file descriptor `target`. Raises DataError if the two inputs differ in length.
+    Write the scores to the file descriptor `target`. Raises DataError if their numbers of lines differ.
     """
     total, tokens, counts = 0.0, 0, translator.counts
     translations = os.open(options.score_pairs or "", os.O_RDONLY)

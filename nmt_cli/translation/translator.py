@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from nmt_cli.recipe import schema
     from nmt_cli.transformer.model import Transformer
 
-READ_AHEAD = 512  # a Stream reads more lines while the queue has fewer waiting segments than this per search thread
+READ_AHEAD = 512  # minimum number of waiting segments per search thread; below it, a Stream reads more lines
 SCORE_LINES = 1024  # pairs scored together
 
 Ids = list[int]
@@ -54,12 +54,12 @@ class Translator(contextlib.AbstractContextManager["Translator"]):
     CPU threads (by default one per core, at most 16), which share the weights. The models of an ensemble must have the
     same tokenizer. Any number of threads may call a Translator at the same time. The same text, model and options
     always give the same translation, whatever other texts are in the batch. The search threads end when the Translator
-    is closed or garbage-collected. `counts` holds the numbers of lines that were split, cut, copied and so on. With
-    `background_limit` (see SegmentQueue), short texts are translated sooner, and long texts later.
+    is closed or garbage-collected. `counts` holds statistics, such as how many lines were split or truncated. With
+    `background_limit` (see SegmentQueue), short texts finish sooner than without it, and long texts later.
 
-    Raises TypeError for lines that are not text, UsageError for wrong options and after `close`, and DataError or
-    MissingError for models that are damaged or missing. If the scores of a text are not finite, or there is too little
-    memory for it, only this text fails, with DivergedError or StorageError.
+    Raises TypeError for lines that are not text, and UsageError for wrong options and after `close`. Raises DataError
+    for damaged models, and MissingError for missing ones. A text fails without affecting others: with DivergedError if
+    its scores are not finite, with StorageError if there is too little memory for it.
     """
 
     _directory: Path | None = None  # the model directory, or None for an ensemble and for a model in memory
@@ -82,7 +82,7 @@ class Translator(contextlib.AbstractContextManager["Translator"]):
         spelling = next(filter(None, (read_spelling(one.tokenizer_file) for one in opened)), None)
         backend = backends.choose(opened, precision, workers, usable_cores())
         longest = min(one.config.architecture.max_length for one in opened)
-        # Older models do not store `seen_tokens`. For them, split only lines that the corpus filter would have removed.
+        # Lines above `seen_tokens` tokens are split. Older models store none, and use the limit of the corpus filter.
         seen = [one.config.seen_tokens for one in opened if one.config.seen_tokens]
         self._set(backend, first.tokenizer, first.config, longest, min(seen, default=math.inf), background_limit)
         self.segmenter.spelling = spelling
@@ -121,7 +121,7 @@ class Translator(contextlib.AbstractContextManager["Translator"]):
         dtype: "torch.dtype",
         seen_tokens: float = math.inf,
     ) -> "Translator":
-        """Return a Translator with one thread for a model in memory. The C engine uses float32 instead of `dtype`."""
+        """Return a Translator with one thread for a model in memory. If the C engine runs it, `dtype` is ignored."""
         from nmt_cli.translation.torch_backend import of_memory
 
         translator = cls.__new__(cls)
@@ -195,7 +195,7 @@ class Translator(contextlib.AbstractContextManager["Translator"]):
     ) -> Iterator[list[Translation]]:
         """Yield the translations of all lines in `chunks`, in order. Each list holds the next finished translations.
 
-        A separate thread reads the chunks. `first` is the number of the first line, on which sampling depends.
+        A separate thread reads the chunks. `first` is the number of the first line. Sampling depends on line numbers.
         """
         return Stream(self, self.resolved(options), prefixes, first).translate_ahead(chunks)
 
@@ -210,8 +210,8 @@ class Translator(contextlib.AbstractContextManager["Translator"]):
     ) -> Pending:
         """Start translating a text. Its translation will begin with `prefix`.
 
-        `done` is called once, in this or another thread, when the text is translated, has failed or was cancelled. If
-        the text is part of a larger text, `position` is the number of parts before this one. Later parts then wait
+        `done` is called once, in any thread, when the text is translated or cancelled, or its translation fails. If the
+        text is part of a larger text, `position` is the number of parts before this one. Later parts then wait
         longer in the queue, so that other texts are not held up.
         """
         pending = Pending(self.queue, self.resolved(options), self, done)
@@ -225,15 +225,15 @@ class Translator(contextlib.AbstractContextManager["Translator"]):
         """Replace each option that is None with the model's default. Raises UsageError for wrong options."""
         self.queue.check_open()
         resolved = options.resolved(self.config.decoding)
-        if self.config.output == "trees":  # lines without letters have trees, too, and labels are in capitals
+        if self.config.output == "trees":  # lines without letters are parsed, and labels stay in capitals
             resolved = replace(resolved, copy_wordless=False, case="off", spelling="off")
         target = self._token_of(resolved.target) if resolved.target or self.config.pairs else ""
         return replace(resolved, target=target, shortlist=self._shortlist if resolved.shortlist else None)
 
     def _token_of(self, target: str) -> str:
-        """Return the text, such as ">>deu<< ", to put before a source, or "". Raises UsageError for a wrong target."""
+        """Return the token to put before a source (such as ">>deu<< "), or "". Raises UsageError for a wrong target."""
         if target and self.tokenizer.language(*self.tokenizer.encode([target])):
-            return f"{target.strip()} "  # the caller passed the text itself, not a code
+            return f"{target.strip()} "  # the target is already a token such as >>deu<<, not a language code
         return direction_to(target, self.config, self.directions).prefix
 
     def with_target(self, line: str) -> str:
@@ -249,7 +249,7 @@ class Translator(contextlib.AbstractContextManager["Translator"]):
         return read_shortlist(directory, self.tokenizer, directory / TOKENIZER) if directory else None
 
     def score(self, pairs: Iterable[tuple[str, str]], *, alpha: float | None = None) -> Iterator[Hypothesis]:
-        """Yield a scored Hypothesis for every (source, translation) pair, in order. Keep the letter case of both."""
+        """Yield a scored Hypothesis for every (source, translation) pair, in order. Letter case is not converted."""
         options = SearchOptions(alpha=alpha).resolved(self.config.decoding)
         numbered = enumerate(pairs, 1)
         while chunk := list(itertools.islice(numbered, SCORE_LINES)):
@@ -266,7 +266,7 @@ class Translator(contextlib.AbstractContextManager["Translator"]):
     def score_ids(self, pairs: Sequence[Sequence[Ids]]) -> list[list[float]]:
         """Return, for each pair, the log-probability of every target token, given the source and the tokens before it.
 
-        Both sides of each pair must end with EOS. The C engine searches with the whole target as the forced prefix.
+        Both sides of each pair must end with EOS. The C engine searches with the target, without EOS, as forced prefix.
         """
         self.queue.check_open()
         if self.backend.score_targets:
@@ -374,7 +374,7 @@ class Stream:
                 self._queue.submit(segments)
 
     def _next(self) -> list[Translation]:
-        """Wait for the next translation. Return it, and those right after it that are finished and have no error."""
+        """Wait for the next translation. Return it and the following ones, up to the first unfinished or failed one."""
         translations = [self._pending[0].result()]
         with self._queue.changed:
             self._pending.popleft()

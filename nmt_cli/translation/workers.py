@@ -38,7 +38,7 @@ class _Worker:
             self.connection.send(value)
 
     def receive(self) -> list[tuple[int, Any]]:
-        """Wait for results. Return (number, hypotheses) for each finished segment, as numbered by the parent.
+        """Wait for results. Return (number, hypotheses) for each finished segment. The parent numbers the segments.
 
         Raises the error that the worker sent, or StorageError if the worker has ended.
         """
@@ -97,7 +97,7 @@ def _serve(connection: Connection, prepare: Prepare, device: torch.device, paren
 
 
 def _close(workers: list[_Worker], owner_pid: int) -> None:
-    """Kill workers, which have nothing to save. In a fork of the owner, only close the copies of the connections."""
+    """Kill the workers: they have nothing to save. A fork of the owner only closes its copies of the connections."""
     for worker in workers:
         worker.connection.close()
         if os.getpid() == owner_pid:

@@ -3,6 +3,7 @@
 import itertools
 import json
 import os
+import re
 import select
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
@@ -17,7 +18,10 @@ FIELDS = ("text", "log_probability", "score", "tokens", "token_log_probabilities
 
 
 def write_lines(descriptor: int, lines: Iterable[str]) -> None:
-    """Write lines in blocks that a pipe accepts whole, so that interrupted output ends with a whole line."""
+    """Write lines in blocks of at most PIPE_BUF bytes. A pipe accepts such a block whole, so no line is broken off.
+
+    Only a line of more than PIPE_BUF bytes may be broken off if the command is interrupted.
+    """
     block = b""
     for line in lines:
         encoded = line.encode() + b"\n"
@@ -70,15 +74,15 @@ def formatted(translation: Translation, number: int, tokenizer: Tokenizer | None
 
 
 def _copied(copy: Copy | None) -> str:
-    """Return the word alignment of a copied text, which links each word to its copy, or "" if `copy` is None."""
+    """Return the word alignment of a copied text: each word is linked to its copy. Return "" if `copy` is None."""
     return " ".join(f"{copy.skipped + word}-{word}" for word in range(len(copy.text.split()))) if copy else ""
 
 
 def alignment(tokenizer: Tokenizer, parts: Sequence[tuple[list[int], Hypothesis]]) -> str:
     """Return the word alignment of a line, such as "0-1 1-0": pairs of source and target words, numbered from 0.
 
-    Each target token links its word to the word of the source token that it translates. `parts` holds, for
-    each segment, its source ids and its hypothesis.
+    Two words are linked if a token of the target word translates a token of the source word. `parts` holds, for each
+    segment, its source ids and its hypothesis.
     """
     pairs: set[tuple[int, int]] = set()
     words = [0, 0]  # numbers of source and target words in the segments so far
@@ -97,24 +101,30 @@ def alignment(tokenizer: Tokenizer, parts: Sequence[tuple[list[int], Hypothesis]
 
 
 def report(counts: Counter[str], max_length: int) -> None:
-    """Print how many lines were cut, split etc. Anything lost or left untranslated is a warning."""
+    """Print how many lines were cut, split etc. Anything lost or left untranslated is a warning.
+
+    In the texts, "line/lines" is "line" for a count of 1, and "lines" for other counts.
+    """
     first = counts["first invalid"]
-    for show, name, text in (
-        (warn, "invalid", f"lines are not UTF-8 (first: line {first:,}): their invalid bytes were replaced"),
-        (warn, "huge", f"lines were over {MAX_LINE_BYTES:,} bytes and were cut while they were read"),
-        (warn, "cut", f"lines or prefixes were longer than the model's {max_length:,} tokens and were cut"),
-        (warn, "unsaid", "terms are missing from translations: the search found no hypothesis with them"),
-        (
-            warn,
-            "untranslated",
-            "sentences or parts of them were left untranslated: the model repeated itself or did not end",
-        ),
-        (say, "corrected", "lines had typos that were corrected (--spelling off keeps them)"),
-        (say, "constrained", "segments lacked a term and were searched again, with constraints"),
-        (say, "split", "lines longer than training lines were split at sentence ends and rejoined"),
-        (say, "retried", "translations were empty or repeated themselves and were tried again in halves"),
-    ):
-        if counts[name]:
-            show(f"{counts[name]:,} {text}")
+    losses = {
+        "invalid": f"line/lines is/are not UTF-8 (first: line {first:,}): its/their invalid bytes were replaced",
+        "huge": f"line/lines was/were over {MAX_LINE_BYTES:,} bytes and was/were cut while it/they was/were read",
+        "cut": f"line/lines or prefix/prefixes was/were longer than the model's {max_length:,} tokens and was/were cut",
+        "unsaid": "term/terms is/are missing from translations: the search found no hypothesis with it/them",
+        "untranslated": "sentence/sentences or part/parts of it/them was/were left untranslated: the model repeated "
+        "itself or did not end",
+    }
+    others = {
+        "corrected": "line/lines had typos that were corrected (--spelling off keeps them)",
+        "constrained": "segment/segments was/were searched again with constraints, because a term was missing",
+        "split": "line/lines longer than training lines was/were split at sentence ends and rejoined",
+        "retried": "segment/segments was/were translated again in two halves, because its/their "
+        "translation/translations was/were empty, repetitive or far too long",
+    }
+    for show, texts in ((warn, losses), (say, others)):
+        for name, text in texts.items():
+            if count := counts[name]:
+                chosen = re.sub(r"\b([a-z]+)/([a-z]+)", r"\1" if count == 1 else r"\2", text)
+                show(f"{count:,} {chosen}")
     if counts["copied"]:
         say(f"{counted(counts['copied'], 'line')} without letters copied")

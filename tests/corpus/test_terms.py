@@ -317,7 +317,7 @@ def test_a_term_that_does_not_fit_leaves_the_plain_translation_and_is_counted(
         {"Hund": None},
         None,
     ]
-    assert "1 terms are missing from translations" in capsys.readouterr().err
+    assert "1 term is missing from translations" in capsys.readouterr().err
 
 
 def test_cancelling_a_text_ends_its_second_search(model: Path) -> None:

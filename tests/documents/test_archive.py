@@ -89,6 +89,17 @@ def overlapping() -> bytes:
     return one[:begin] + entries + end
 
 
+def huge() -> bytes:
+    """Return a file with a member that would unpack to 8 GB, according to its 64-bit size."""
+    member = zipfile.ZipInfo("a")
+    member.extra = struct.pack("<HHQ", 1, 8, 1 << 33)
+    out = io.BytesIO()
+    with zipfile.ZipFile(out, "w") as archive:
+        archive.writestr(member, "text")
+    begin = out.getvalue().index(b"PK\1\2") + 24
+    return out.getvalue()[:begin] + b"\xff" * 4 + out.getvalue()[begin + 4 :]
+
+
 GOOD = zipped({"a.xml": "text " * 100})
 
 
@@ -106,6 +117,7 @@ GOOD = zipped({"a.xml": "text " * 100})
         (zipped({"C:x": "x"}), "leads outside"),
         (patched(zipped({"aa": "x", "ab": "y"}), b"ab", b"aa"), "two members"),
         (overlapping(), "overlap"),
+        (huge(), "more than 4 GB"),
         (b"PK\1\2" * 20_001 + GOOD, "more than 20,000 members"),
     ],
 )

@@ -227,6 +227,14 @@ def test_translate_attributes_and_notranslate_classes(text: str, expected: list[
     assert translated(html.parse(text), same).replace(" ", "") == text.replace(" ", "")
 
 
+def test_no_text_moves_into_an_element_without_end_tag() -> None:
+    """This holds beside elements that demand translation, too."""
+    for other in ("<b>four</b>", '<b translate="yes">four</b>'):
+        text = f'<p>one two <i translate="no">Foo</p><p>three {other}</p>'
+        expected = f'<p>two one <i translate="no">Foo</p><p>{other} three</p>'
+        assert translated(html.parse(text), backwards) == expected
+
+
 @pytest.mark.parametrize(
     ("text", "expected"),
     [

@@ -222,6 +222,22 @@ def test_the_model_and_its_vocabularies_are_found(tmp_path):
             chosen("m.npz", decoder=text)
 
 
+def test_decoder_yml_names_one_file_without_a_list(tmp_path):
+    """As in Marian. A null or empty value is the same as none."""
+    for name in ("m.npz", "v.spm"):
+        (tmp_path / name).touch()
+    decoder = tmp_path / "decoder.yml"
+    decoder.write_text("models: /a/m.npz\nvocabs: v.spm\n")
+    assert marian_files.find_files(tmp_path) == (tmp_path / "m.npz", [tmp_path / "v.spm"] * 2)
+    for nothing in ("~", "", "null", "''", "[]", "[~, '']", "{a: b}"):
+        decoder.write_text(f"models: {nothing}\nvocabs: v.spm\n")
+        with pytest.raises(DataError, match=r"has 0 models \(\)\. Name one in decoder\.yml, under models"):
+            marian_files.find_files(tmp_path)
+        decoder.write_text(f"models: m.npz\nvocabs: {nothing}\n")
+        with pytest.raises(DataError, match=r"a target vocabulary\. List both in decoder\.yml, under vocabs"):
+            marian_files.find_files(tmp_path)
+
+
 def test_directories_of_transformers_and_of_marian_are_told_apart(tmp_path):
     (tmp_path / "model.npz.optimizer.npz").touch()
     assert not marian_files.has_marian_model(tmp_path)

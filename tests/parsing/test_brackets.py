@@ -125,7 +125,7 @@ def test_a_corpus_of_labels_is_scored_by_its_brackets(tmp_path: Path) -> None:
         with pytest.raises(UsageError, match="--robust damages text, not trees"):
             evaluate(ScoreOptions(corpus=tmp_path / "labels", robust=True, metrics=metrics))
     for wrong in ({"references": (tmp_path, tmp_path)}, {"baseline": tmp_path}, {"metrics": ("brackets", "bleu")}):
-        with pytest.raises(UsageError, match="takes one --reference, and neither --baseline nor another --metric"):
+        with pytest.raises(UsageError, match="takes one --reference, no --baseline and no other --metric"):
             evaluate(ScoreOptions(corpus=tmp_path / "labels", **wrong))
     assert (wanted(options), evaluate(options, ["S NN /S"]).scores[0].score) == (True, 100)
     assert wanted(ScoreOptions(corpus=tmp_path / "de", metrics=("bleu", "brackets")))  # `evaluate` refuses it

@@ -21,8 +21,8 @@ def refusal(**sections: Any) -> str:
     return ""
 
 
-NUMBERS = "must be two numbers, lowest and highest"
-CURVES = "expect.dev_steps must ascend, and dev_perplexity and dev_bleu must have one number for each step"
+NUMBERS = "must each be two numbers, the lowest and the highest"
+CURVES = "expect.dev_steps must ascend. dev_perplexity and dev_bleu must each have one number for each step"
 
 
 @pytest.mark.parametrize(
@@ -115,7 +115,10 @@ ENTRY = {"files": ["a.tsv"]}
         ({"corpus": {**FILES, "synthetic": [{"model": "m"}, {}]}, "training": {"teacher": "t"}}, ""),
         ({"corpus": {**FILES, "augment": {"typos": 0.1}}}, ""),
         ({"corpus": {**FILES, "format": "trees"}}, ""),
-        ({"corpus": {**FILES, "format": "trees", "augment": {"typos": 0.1}}}, "corpus.augment supports text, not"),
+        (
+            {"corpus": {**FILES, "format": "trees", "augment": {"typos": 0.1}}},
+            "corpus.augment and training.augment support text, not",
+        ),
         ({"training": {"stages": [{"from_step": 3}, {"from_step": 9}]}}, ""),
         ({"training": {"stages": [{"from_step": 9}, {"from_step": 9}]}}, "training.stages must be in ascending order"),
         ({"model": {"d_model": 63, "positions": "marian"}}, "model.d_model must be even for sinusoidal positions"),

@@ -53,7 +53,7 @@ def test_a_healthy_run_has_no_findings(record, healthy, capsys):
     assert record.bleu == pytest.approx(100)
     doctor(*healthy, None, None, False)
     out = capsys.readouterr().out
-    assert out.endswith("100.00 BLEU on test by sacreBLEU\n\nNo problem found that is known to lower BLEU.\n")
+    assert out.endswith("100.00 BLEU on test by sacreBLEU\n\nFound no problem that is known to lower BLEU.\n")
 
 
 def test_bleu_uses_the_tokenizer_of_the_target_language(tmp_path):
@@ -355,7 +355,7 @@ def test_findings_are_printed_most_serious_first(copy, capsys):
     assert starts[:3] == ["1. wrong: the run was ", "2. wrong: training gav", "3. costly: 2 of 7 tran"]
     assert lines[7] == f"   in {copy[0]}/crash.json"
     assert lines[8].startswith("   fix: use a lower training.rate_factor")
-    assert lines[-2] == "Not checked, because the run does not have them yet: loss, averaging."
+    assert lines[-2] == "These checks were not possible: loss, averaging."
     doctor(*copy, None, None, True)
     report = json.loads(capsys.readouterr().out)
     assert (report["unchecked"], report["steps"]) == (["loss", "averaging"], 0)

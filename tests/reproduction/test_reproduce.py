@@ -161,7 +161,7 @@ def test_pronouns_of_generated_text_are_counted(
     show_scores(replace(files, corpus=corpus), {"test": references[::-1]}, evaluate)
     assert given == [(sources, references[::-1], references)]
     said = capsys.readouterr().err
-    assert re.search(r"correct pronouns \(pairs of nouns unseen in training\) +3 of 7", said)
+    assert re.search(r"correct pronouns \(noun pairs unseen in training\) +3 of 7", said)
     assert "(generated text, not comparable with other corpora)" in said
 
 
@@ -376,7 +376,7 @@ def test_scores_are_shown_beside_published_ones_and_those_before_fine_tuning(
     ]
     assert re.search(r"dev en-fr \(ter\) +31\.0/ter +30\.0/ter\n", said)
     warned = [line.removeprefix("nmt: warning: ") for line in said.split("\n") if "nmt: warning" in line]
-    assert [line.partition(": the model")[0] for line in warned] == [
+    assert [line.partition(" in fine-tuning")[0] for line in warned] == [
         "dev (bleu) fell from 31.00 to 30.00",
         "a warning at 15",
     ]

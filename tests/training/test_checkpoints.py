@@ -187,7 +187,7 @@ def test_a_missing_moment_or_one_of_a_wrong_shape_is_named() -> None:
     for name in right:
         for wrong in ({}, {name: torch.zeros(1, 1, 1)}):
             moments = {**{key: value for key, value in right.items() if key != name}, **wrong}
-            with pytest.raises(DataError, match=f"does not fit model.safetensors: {name}. Remove"):
+            with pytest.raises(DataError, match=f"model.safetensors: {name} is missing or misshapen. Remove"):
                 checkpoints.check_moments(model, moments)
 
 

@@ -68,7 +68,7 @@ def test_an_argos_package_with_moses_tokens_is_fine_tuned(tmp_path: Path) -> Non
     (folder / "bpe.model").write_text(CODES)
     package = argos_file(folder, tmp_path / "en_de.argosmodel")
     for path in (folder, package):
-        with pytest.raises(MissingError, match=r"init_from=DIR\. Import other formats first: nmt import"):
+        with pytest.raises(MissingError, match=r"init_from=DIR\. To start from .*, import it first: nmt import"):
             loading.load(Path("finetune"), [f"training.init_from={path}"])
     start = import_model(package, tmp_path / "start")
     words = ("the", "old", "dog", "cat", "sees")

@@ -226,7 +226,7 @@ def test_the_command_counts_and_marks_untranslated_lines(model: Path, capsys: py
         line, wordless = records(run(translator, b"rot\n3\n", format="jsonl"))
         assert (line["untranslated"], line["hypotheses"][0]["text"]) == (True, "rot")
         assert "untranslated" not in wordless
-    assert "1 sentences or parts of them were left untranslated" in capsys.readouterr().err
+    assert "1 sentence or part of it was left untranslated" in capsys.readouterr().err
 
 
 def test_an_error_while_a_segment_is_inspected_fails_only_its_text(

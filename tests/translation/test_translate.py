@@ -87,7 +87,7 @@ def test_prefixes_begin_their_lines(translator: Translator, tmp_path: Path, caps
     assert out[1] == run(translator, data).decode().split("\n")[1]
     assert out[2].startswith("rot und")
     assert re.fullmatch("rot( rot){50,}( .*)?", out[3])
-    assert "1 lines or prefixes were longer than the model's 128 tokens" in capsys.readouterr().err
+    assert "1 line or prefix was longer than the model's 128 tokens and was cut" in capsys.readouterr().err
     with pytest.raises(DataError, match=r"fewer prefixes than lines: line 5 has none$"):
         run(translator, data + b"a\n", prefix=prefixes)
     with pytest.raises(DataError, match=r"more prefixes than lines \(2\)"):

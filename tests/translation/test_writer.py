@@ -100,9 +100,9 @@ def test_messages_count_losses_and_repetitions(capsys: pytest.CaptureFixture[str
         (f"nmt: warning: 1,002 lines were over {MAX_LINE_BYTES:,} bytes and were cut", "huge"),
         ("nmt: warning: 1,003 lines or prefixes were longer than the model's 4,096 tokens", "cut"),
         ("nmt: warning: 1,004 terms are missing from translations", "unsaid"),
-        ("1,005 segments lacked a term", "constrained"),
+        ("1,005 segments were searched again with constraints", "constrained"),
         ("1,006 lines longer than training lines were split", "split"),
-        ("1,007 translations were empty or repeated themselves", "retried"),
+        ("1,007 segments were translated again in two halves", "retried"),
     ]
     counts = Counter({name: number for number, (_, name) in enumerate(expected, 1001)}, **{"first invalid": 2007})
     report(counts, 4096)
@@ -113,6 +113,22 @@ def test_messages_count_losses_and_repetitions(capsys: pytest.CaptureFixture[str
     assert capsys.readouterr().err.split("\n")[:-1] == lines[:4]
     report(Counter({"split": 0, "invalid": 0}), 4096)
     assert capsys.readouterr().err == ""
+
+
+def test_a_count_of_one_is_singular(capsys: pytest.CaptureFixture[str]) -> None:
+    names = "invalid", "huge", "cut", "unsaid", "untranslated", "corrected", "constrained", "split", "retried"
+    report(Counter({"first invalid": 7, **dict.fromkeys(names, 1)}), 4096)
+    assert capsys.readouterr().err.split("\n")[:-1] == [
+        "nmt: warning: 1 line is not UTF-8 (first: line 7): its invalid bytes were replaced",
+        f"nmt: warning: 1 line was over {MAX_LINE_BYTES:,} bytes and was cut while it was read",
+        "nmt: warning: 1 line or prefix was longer than the model's 4,096 tokens and was cut",
+        "nmt: warning: 1 term is missing from translations: the search found no hypothesis with it",
+        "nmt: warning: 1 sentence or part of it was left untranslated: the model repeated itself or did not end",
+        "1 line had typos that were corrected (--spelling off keeps them)",
+        "1 segment was searched again with constraints, because a term was missing",
+        "1 line longer than training lines was split at sentence ends and rejoined",
+        "1 segment was translated again in two halves, because its translation was empty, repetitive or far too long",
+    ]
 
 
 def test_alignments_follow_the_sharpest_attention(translator: Translator, model: Path) -> None:
