@@ -21,6 +21,7 @@ from nmt_cli.system.errors import StorageError
 from nmt_cli.training import estimate
 from nmt_cli.training.loss import LossModel
 from nmt_cli.transformer.directory import parameter_count
+from nmt_cli.transformer.hardware import choose_device
 
 Make = Callable[..., Recipe]
 BIG = schema.Model(d_model=1024, d_ff=4096, num_heads=16)
@@ -205,14 +206,16 @@ def shown(text: str, name: str) -> float:
 
 
 def test_without_a_corpus_a_dry_run_measures_random_sentences(
-    tiny_recipe: Make, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tiny_recipe: Make, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(torch, "randn", lambda *shape, **where: torch.ones(shape, **where))  # quicker
     settings = tiny_recipe("corpus.augment.typos=0.1")
     settings.training.init_from = "elsewhere"
     assert estimate.dry_run(settings, Path("numbers")) == 0
     out, err = capsys.readouterr()
     assert out == ""
     assert "numbers is not prepared" in err
+    assert f" 1 x {choose_device().type}, " in err
     assert re.search(r"time excludes +validation, checkpoints, corpus\.augment  ", err)
     assert shown(err, "parameters") == parameter_count(settings.model, 320)
     assert shown(err, "target tokens/s") > 0
