@@ -146,19 +146,6 @@ def tmp_path(tmp_path: Path) -> Iterator[Path]:
         yield Path(directory)
 
 
-@pytest.fixture(autouse=True)
-def yaml_made_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Make the YAML of each recipe only once, because that takes longer than all disk operations of a save."""
-    make, made = loading.to_yaml, list[tuple[Recipe, bytes]]()
-
-    def to_yaml(recipe: Recipe) -> bytes:
-        if not any(recipe == known for known, _ in made):
-            made.append((recipe, make(recipe)))
-        return next(text for known, text in made if recipe == known)
-
-    monkeypatch.setattr(loading, "to_yaml", to_yaml)
-
-
 def checkpoint(run: Path, step: int) -> None:
     """Write a checkpoint in a thread like training, and wait for it."""
     model, training = {"w": torch.full((40, 3), float(step))}, Training(checkpoint_every=10, keep_checkpoints=9)
