@@ -1,16 +1,9 @@
-"""Templates are compiled once for all tests of this folder, and confidence intervals have few samples."""
+"""Confidence intervals have few samples, unless a test checks their figures."""
 
 from collections.abc import Iterator
 
 import pytest
-from compiled_pages import compiled_pages
 from few_samples import few_samples
-
-
-@pytest.fixture(scope="module", autouse=True)
-def pages() -> Iterator[None]:
-    with compiled_pages():
-        yield
 
 
 @pytest.fixture
