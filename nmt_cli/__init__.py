@@ -2,7 +2,7 @@
 
 import os
 
-TYPE_CHECKING = False  # type checkers treat it as true; not imported from typing, which would delay signal handling
+TYPE_CHECKING = False  # true for type checkers; importing typing would delay signal handling
 if TYPE_CHECKING:
     from nmt_cli.corpus.terms import Terms
     from nmt_cli.translation.options import Sampling

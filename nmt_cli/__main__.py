@@ -1,4 +1,4 @@
-"""The entry point. It runs the command line, and turns errors and signals into one line and an exit code."""
+"""The entry point. It runs the command line, and reports errors and signals as one line and an exit code."""
 
 import io
 import os

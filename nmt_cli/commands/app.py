@@ -83,7 +83,7 @@ def _root(version: Annotated[bool, option("Print the version", "--version", "-v"
 def prepare(
     corpus: CorpusName = None,
     src: Annotated[
-        list[str] | None, file_option("Training text, source side; repeatable (hub data: key or column)")
+        list[str] | None, file_option("Training text, source side: file, or key or column of hub data; repeatable")
     ] = None,
     tgt: Annotated[list[str] | None, file_option("Training text, target side; repeatable")] = None,
     dev_src: Annotated[str | None, file_option("Development text, source side", "--dev-src", "--valid-src")] = None,
@@ -306,8 +306,8 @@ def export(
 ) -> int:
     """Export a model to another toolkit and verify it.
 
-    An export in float32 is kept only if both models give test sentences the same token probabilities. With other weight
-    types, the probabilities cannot be the same, so the differences are shown.
+    An export in float32 is kept only if both models give the sentences the same token probabilities. With other weight
+    types, the probabilities differ, and the differences are shown.
     """
     from nmt_cli.interop.export import export as export_model
 
@@ -373,10 +373,7 @@ def env(as_json: Annotated[bool, option("Print JSON", "--json")] = False) -> Non
 
 
 def _as_text(corpus: Any, data: Path) -> Any:
-    """Return the section unchanged if its files are text.
-
-    If they are trees, convert them to text files in the directory `{data}-text`, and return a section with those files.
-    """
+    """Return a recipe's corpus section. If its files are trees, convert them to text files in `{data}-text`."""
     from nmt_cli.parsing.trees import linearize
 
     return linearize(corpus, Path(f"{data}-text")) if corpus.format == "trees" else corpus

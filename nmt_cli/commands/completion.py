@@ -7,14 +7,14 @@ from nmt_cli.recipe import files as recipe_files
 
 
 def complete_recipe(incomplete: str) -> list[str]:
-    """Return the package's recipes, and the paths of recipe files and folders, that start with `incomplete`."""
+    """Return recipes of the package, and paths of recipe files and folders, that start with `incomplete`."""
     folder, typed = os.path.split(incomplete)
     own = [name for name, _ in recipe_files.listed() if name.startswith(incomplete)]
     return own + [os.path.join(folder, name) for name in _recipe_files(folder or ".", typed)]  # noqa: PTH118
 
 
 def complete_corpus(incomplete: str) -> list[str]:
-    """Return the named corpora that start with `incomplete`, and then the results of `complete_recipe`."""
+    """Return the named corpora, and the recipes, because a recipe also names a corpus."""
     from nmt_cli.recipe.named import NAMED_CORPORA
 
     return [name for name in NAMED_CORPORA if name.startswith(incomplete)] + complete_recipe(incomplete)

@@ -13,7 +13,7 @@ from typer.exceptions import TyperException
 from nmt_cli.system.errors import UsageError
 
 NAME_COLUMNS = 24  # a longer name gets a line of its own
-LARGEST_SHOWN_BOUND = 1 << 32  # a larger maximum is only the limit of an integer type, and is not shown
+LARGEST_SHOWN_BOUND = 1 << 32  # a larger maximum is only the limit of an integer type
 NON_BREAKING_HYPHEN = "\u2011"  # keeps names such as toy-en-de whole when lines are wrapped
 
 
@@ -27,7 +27,7 @@ class Command(TyperCommand):
         try:
             return super().parse_args(ctx, args)
         except TyperException as error:
-            if getattr(error, "ctx", ctx) is None:  # Typer sets no context if an option lacks its value
+            if getattr(error, "ctx", ctx) is None:  # if an option lacks its value; `usage_error` needs it
                 error.ctx = ctx  # type: ignore[attr-defined]
             raise
 
@@ -39,7 +39,7 @@ class Command(TyperCommand):
 
 
 class Group(TyperGroup):
-    """A group of commands. Its help is laid out like that of `Command`, followed by the list of its commands."""
+    """A group of commands, which its help lists."""
 
     def get_help(self, ctx: Any) -> str:
         return _plain(super().get_help(ctx))
@@ -94,7 +94,7 @@ def _names(parameter: Any) -> str:
 
 
 def _description(parameter: Any, context: Any) -> str:
-    """Return the help of an option or argument, with its choices or range, its default and "required" in brackets."""
+    """Return the help of an option or argument, such as "TCP port [0 to 65535; default: 5000]"."""
     kind = parameter.type
     notes = list[str]()
     if choices := getattr(kind, "choices", ()):
@@ -113,7 +113,7 @@ def _description(parameter: Any, context: Any) -> str:
 def _range(low: float | None, high: float | None) -> str:
     """Return "LOW to HIGH" or "LOW or more".
 
-    Return "" if there is no lower bound, or for "0 or more" and "1 or more", which readers can guess.
+    Return "" without a lower bound, and for "0 or more" and "1 or more", which readers can guess.
     """
     if low is not None and high is not None and high <= LARGEST_SHOWN_BOUND:
         return f"{low:g} to {high:g}"
@@ -146,10 +146,7 @@ def _bold(text: str) -> str:
 
 
 def _plain(text: str) -> str:
-    """Return help with ordinary hyphens. Escape characters that the terminal cannot encode.
-
-    Typer does not escape such characters, because it always writes UTF-8.
-    """
+    """Restore ordinary hyphens, and escape characters that the terminal cannot encode. Typer would write UTF-8."""
     text = text.replace(NON_BREAKING_HYPHEN, "-")
     encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
     return text.encode(encoding, "backslashreplace").decode(encoding)

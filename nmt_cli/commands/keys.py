@@ -52,9 +52,10 @@ def _keys(database: str, *, create: bool = False) -> "KeyStore":
 
 @command()
 def add(name: Name, database: Database, per_minute: PerMinute = None, per_day: PerDay = None) -> None:
-    """Make a key and print it. The database stores only a hash, so the key cannot be shown again.
+    """Make a key and print it.
 
-    As soon as the database has a key, every request must have a valid key.
+    The database stores only a hash, so the key cannot be shown again. As soon as the database has a key, every request
+    must have a valid key.
     """
     typer.echo(_keys(database, create=True).add(name, per_minute, per_day))
 
@@ -81,13 +82,16 @@ def revoke(name: Name, database: Database) -> None:
 
 @command()
 def limit(name: Name, database: Database, per_minute: NewPerMinute = None, per_day: NewPerDay = None) -> None:
-    """Set the limits of a key. If only one is given, the other is kept; if neither is given, both are removed."""
+    """Set the limits of a key.
+
+    If only one limit is given, the other is kept. If neither is given, both are removed.
+    """
     key = _keys(database).limit(name, per_minute, per_day)
     console.say(f"{key.name}: {', '.join(_limits(key))}")
 
 
 @command()
 def usage(database: Database) -> None:
-    """List the requests and characters of each day and key, newest first."""
+    """List requests and characters per day and key, newest first."""
     for day, name, requests, characters in _keys(database).usage():
         typer.echo(f"{day}\t{name}\t{requests:,} requests\t{characters:,} characters")

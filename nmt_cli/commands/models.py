@@ -22,7 +22,7 @@ def models(
 ) -> None:
     """List models: language pair, kind, parameters, size on disk, path.
 
-    A multilingual model is listed on one line per language pair. The weights are not read.
+    A multilingual model has one line per language pair. The weights are not read.
     """
     from nmt_cli.interop.model_kinds import list_models
 

@@ -1,4 +1,4 @@
-"""Functions that declare options, and options that several commands share or that take many lines to declare."""
+"""Functions that declare options, and options that are long or that several commands share."""
 
 from functools import partial
 from pathlib import Path
@@ -101,14 +101,12 @@ Spelling = Annotated[
 ]
 Prefix = Annotated[
     Path | None,
-    file_option(
-        "File with the forced beginning of each translation, one per line; it may end within a word", panel="Search"
-    ),
+    file_option("Forced beginnings of the translations, one per line; they may end within a word", panel="Search"),
 ]
 TERMS = "Glossary file; lines are PHRASE<TAB>TRANSLATION|TRANSLATION; add <TAB>any to ignore case"
 TranslateTerms = Annotated[Path | None, file_option(TERMS, "--terms", panel="Search")]
 ScoreTerms = Annotated[
-    Path | None, references_option("Glossary; reports the share of its terms that were used", "--terms", kind="FILE")
+    Path | None, references_option("Glossary, to report the share of its terms that were used", "--terms", kind="FILE")
 ]
 if TYPE_CHECKING:
     _Kind = str
@@ -118,7 +116,7 @@ TextFormat = Annotated[
     _Kind | None,
     output_option(
         "text: lines; jsonl: lines with scores and subwords; others: whole documents",
-        default="from the suffix; text for .txt, for language codes such as .en, or if there is none",
+        default="from the suffix; text for .txt, language codes such as .en, and no suffix",
         kind="KIND",
     ),
 ]
@@ -141,6 +139,6 @@ METRICS = (
     "bleu, chrf, chrf++, ter, comet, paper-bleu, paper-bleu-quotes or brackets; repeatable; --fail-under uses the first"
 )
 MARIAN = (
-    "Path, or OWNER/NAME[@REVISION] on the hub, of an Argos package (FILE.argosmodel), a CTranslate2 directory, or a"
-    " Marian model in the format of transformers (OPUS-MT) or of Marian itself (Firefox)"
+    "Argos package (FILE.argosmodel), CTranslate2 directory, or Marian model in the format of transformers (OPUS-MT) or"
+    " Marian (Firefox): a path, or OWNER/NAME[@REVISION] on the hub"
 )

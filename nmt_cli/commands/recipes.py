@@ -32,7 +32,7 @@ def list_recipes() -> None:
 
     recipes = list(listed())
     width = max(len(name) for name, _ in recipes) + 2
-    # In files and pipes, columns are wide enough not to wrap.
+    # Do not wrap lines in files and pipes.
     columns = shutil.get_terminal_size().columns if sys.stdout is not None and sys.stdout.isatty() else 1000
     for name, description in recipes:
         lines = textwrap.wrap(printable(description), max(columns - width, 20))

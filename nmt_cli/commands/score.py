@@ -27,7 +27,7 @@ def score(
         Path | None, directory_option("Translate the source with this model, and score the translations")
     ] = None,
     robust: Annotated[
-        bool, option("Also score translations of sources in other case, without final stops or with typos", "--robust")
+        bool, option("Also score translations after changing the source: case, final stops, typos", "--robust")
     ] = False,
     metrics: Annotated[list[str] | None, option(METRICS, "--metric", default="by language", kind="NAME")] = None,
     tokenize: Annotated[Tokenizer | None, option("sacreBLEU tokenizer", default="by language")] = None,
@@ -37,7 +37,7 @@ def score(
     ] = None,
     comet_python: Annotated[Path | None, file_option("Python with unbabel-comet, for --metric comet")] = None,
     comet_model: Annotated[
-        str, option("COMET model; the default is Apache-2.0, others may not be", kind="NAME")
+        str, option("COMET model; the default is under Apache-2.0, others may restrict use", kind="NAME")
     ] = "Unbabel/wmt22-comet-da",
     intervals: Annotated[bool, option("95% confidence intervals", "--intervals/--no-intervals")] = True,
     details: Annotated[
@@ -74,7 +74,7 @@ def score(
     from nmt_cli.parsing import score as parsing
     from nmt_cli.scoring import score as scoring
 
-    if robust and hypothesis and not source:  # as in: nmt score --robust SOURCE --model DIR --reference FILE
+    if robust and hypothesis and not source:  # the argument of `nmt score --robust FILE --model DIR` is the source
         source, hypothesis = hypothesis, None
     options = scoring.ScoreOptions(
         hypothesis=hypothesis,
@@ -105,7 +105,7 @@ def score(
         with nmt_cli.Translator(model_directories([model] if model else [])) as translator:
             targets = [pair.target for pair in translator.directions if pair.prefix]  # empty for a single target
             chosen = scoring.language_of(options) or ""
-            # In a corpus with several target languages, each line already begins with the token of its target language.
+            # Lines of a corpus with several target languages already begin with the token of their target language.
             to = chosen if targets and (not corpus or match(chosen, targets)) else ""
             return [translation.text for translation in translator.translate(lines, target=to)]
 

@@ -24,8 +24,8 @@ def serve(
     models: Annotated[
         list[Path] | None,
         typer.Argument(
-            help="Models, one per language pair, as for nmt translate --model; or directories, whose models are "
-            "loaded when needed",
+            help="Models, one per language pair, as for nmt translate --model; or directories of models to load when "
+            "needed",
             show_default="$NMT_MODEL, else the newest under runs/",
         ),
     ] = None,
@@ -39,7 +39,7 @@ def serve(
         ),
     ] = None,
     suggestions: Annotated[
-        Path | None, file_option("Append the translations that clients suggest to this file", default="refuse them")
+        Path | None, file_option("File to which clients may add better translations", default="refuse them")
     ] = None,
     workers: Annotated[int | None, number_option("Threads per model", default="one per core", min=1)] = None,
     precision: Annotated[Precision, option(PRECISION)] = "auto",
@@ -62,19 +62,19 @@ def serve(
         float, number_option("Seconds without requests before a model from a directory is unloaded", min=0)
     ] = 3600,
     memory: Annotated[
-        int | None, number_option("Unload models from directories while the server uses more than N megabytes", min=1)
+        int | None, number_option("Unload idle models from directories while the server exceeds N megabytes", min=1)
     ] = None,
     pivot: Annotated[
         bool, option("Translate through a third language if no model has the language pair", "--pivot/--no-pivot")
     ] = True,
     zero_shot: Annotated[
-        bool, option("Also offer pairs of a model's languages that it was not trained to translate", "--zero-shot")
+        bool, option("Also offer language pairs that a multilingual model was not trained to translate", "--zero-shot")
     ] = False,
     protect: Protect = None,
     keep: Keep = None,
     quiet: Quiet = False,
 ) -> int:
-    """Serve translations over HTTP, with the API of LibreTranslate and DeepL.
+    """Serve translations over HTTP, with the APIs of LibreTranslate and DeepL.
 
     On SIGTERM the server finishes pending requests and accepts no new ones.
     """

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from nmt_cli.system.shard import Shard
 
-UNIT_LINES = range(100, 10_001)  # allowed numbers of lines per unit
-TARGET_UNITS = 2000  # target number of units per text, assuming 100 bytes per line; UNIT_LINES takes precedence
+UNIT_LINES = range(100, 10_001)  # lines per unit, the part of a text that a worker translates at once
+TARGET_UNITS = 2000  # units per text of 100 bytes per line, unless UNIT_LINES requires otherwise
 
 
 def translate(model: Path, lines: Iterable[str], beam: int, sampling: bool) -> Iterator[str]:
@@ -23,11 +23,10 @@ def translate(model: Path, lines: Iterable[str], beam: int, sampling: bool) -> I
 
 
 def translate_units(model: Path, directory: Path, beam: int, sampling: bool, worker: Shard | None) -> None:
-    """Divide the text in a cache directory into units, and translate this worker's share of them.
+    """Translate this worker's share of the file TEXT in a cache directory.
 
-    If `worker` is None, translate all remaining units, join the translations in the file TRANSLATIONS, and delete the
-    units and the text. If TRANSLATIONS already exists, only delete the text. Raise DataError if a line has no
-    translation.
+    If `worker` is None, translate all that remains, join the translations in the file TRANSLATIONS, and delete TEXT
+    and the units. Raise DataError if a line has no translation.
     """
     from nmt_cli.corpus.synthetic import TEXT, TRANSLATIONS
     from nmt_cli.sharding import inputs

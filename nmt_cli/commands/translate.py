@@ -185,7 +185,7 @@ def _work(
 
 
 def _finish(files: list[str], output: str | None, shard: str | None, check: str | None, join: str | None) -> int:
-    """Check or join the units that many workers have translated. Return the exit code."""
+    """Check or join the workers' units. Return the exit code."""
     from nmt_cli.translation import sharded
 
     if shard or (check and (join or output)):
@@ -196,5 +196,5 @@ def _finish(files: list[str], output: str | None, shard: str | None, check: str 
 
 
 def _build(kind: Any, options: dict[str, Any]) -> Any:
-    """Make a dataclass from options. If an option is None, its field gets the default."""
+    """Make an instance of a dataclass. Options that are None get the default of their field."""
     return kind(**{name: value for name, value in options.items() if value is not None})

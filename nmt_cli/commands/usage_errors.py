@@ -1,4 +1,4 @@
-"""Reword command-line errors as a single line with the help command and, where known, the option and its values."""
+"""Reword command-line errors as a single line that ends with the help command."""
 
 import re
 import shlex
@@ -59,7 +59,7 @@ def _alternatives(names: Sequence[str]) -> str:
 
 
 def _advice(command_path: str, context: Any, message: str) -> str:
-    """If `message` reports an extra argument, return the command that the user probably meant, in a sentence, or ""."""
+    """Return a sentence with the command that a user with an extra argument probably meant, or ""."""
     extra = re.match(r"Unexpected argument \((.*)\)", message)
     if not extra:
         return ""

@@ -1,9 +1,8 @@
 """Augment the training text of each epoch: change and join pairs, and split subwords.
 
-The result depends only on the corpus, the settings, the seed, the epoch and the block of pairs. To change the text of a
-pair, its ids are decoded, and the changed text is encoded again. The text is not changed if either side contains an
-unknown token, which cannot be decoded. Changes that would make a line longer than the longest line of the corpus are
-not made.
+The result depends only on the corpus, the settings, the seed, the epoch and the block of pairs. The corpus holds token
+ids, so a changed pair is decoded and encoded again. A pair with an unknown token cannot be decoded, so its text is not
+changed. Changes that would make a line longer than the longest line of the corpus are not made.
 """
 
 import functools
@@ -35,16 +34,16 @@ class Augmentation:
     """Everything that determines the augmented text, except the epoch and the block."""
 
     directory: Path  # directory of the corpus
-    identity: str  # Corpus.identity
+    identity: str  # Corpus.identity, to notice another corpus in `directory`
     settings: Augment
     languages: tuple[str, str]
     seed: int
-    targets: tuple[str, ...] = ()  # all target languages of the corpus, if there are several; otherwise empty
-    # For each part of the corpus, the position after its last pair, and its settings. Replaces `settings` if not empty.
+    targets: tuple[str, ...] = ()  # target languages of the corpus, if there are several
+    # (position after the last pair, settings) of each part of the corpus. Replaces `settings` if not empty.
     parts: tuple[tuple[int, Augment], ...] = ()
 
     def runs(self, first: int, last: int) -> Iterator[tuple[int, int, int, Augment]]:
-        """Split the pairs [first, last) at the ends of parts. Yield (part, start, end, settings) for each run."""
+        """Split the pairs [first, last) at the ends of parts. Yield (part number, start, end, settings) of each run."""
         for part, (end, settings) in enumerate(self.parts or [(last, self.settings)]):
             if first < min(end, last):
                 yield part, first, min(end, last), settings
@@ -55,7 +54,7 @@ def augment_block(augmentation: Augmentation, job: tuple[int, int]) -> list[tupl
     """Return the augmented text of a block. `job` is (epoch, block number).
 
     The result is [source, target], and each side is (concatenated ids of all lines, length of each line). A pair that
-    was joined to an earlier pair has length 0. Raises DataError if the corpus has changed.
+    was joined to an earlier pair has length 0. Raises DataError if the corpus has changed since training began.
     """
     return _augmenter(augmentation.directory, augmentation.identity).block(augmentation, *job)
 
@@ -127,8 +126,8 @@ class _Augmenter:
     def _decode(self, lines: list[list[Ids]], group: range) -> tuple[list[int], str, str] | None:
         """Decode and join a group of pairs. Return (first tokens, source text, target text).
 
-        The first tokens are the ids of the language and tag tokens (see Tokenizer.language). Return None if they differ
-        between the sources, or if a pair contains an unknown token.
+        The first tokens are the ids of target-language and tag tokens, such as >>deu<<. Return None if the sources have
+        different first tokens, or if a pair contains an unknown token.
         """
         src, tgt = ([side[i][:-1].tolist() for i in group] for side in lines)
         heads = [self.tokenizers[0].language(ids) for ids in src]
@@ -138,7 +137,7 @@ class _Augmenter:
         return heads[0], joined(self.tokenizers[0].decode(src)), joined(self.tokenizers[1].decode(tgt))
 
     def _target(self, head: list[int], augmentation: Augmentation) -> str:
-        """Return the target language in the first token of a source, or else the target language of the recipe."""
+        """Return the target language that the first token in `head` names, or else that of the recipe."""
         codes = [token.strip("\u2581<>") for token in self.tokenizers[0].tokens(head[:1])]
         return codes[0] if codes and codes[0] in augmentation.targets else augmentation.languages[1]
 
@@ -186,14 +185,14 @@ def split_table(tokenizer: Tokenizer) -> Ids:
     for token in scores:
         halves = ((token[:cut], token[cut:]) for cut in range(1, len(token)))
         known = [pair for pair in halves if pair[0] in scores and pair[1] in scores]
-        if known:  # earlier merges have higher scores, so this is the first pair whose tokens were both known
+        if known:  # earlier merges have higher scores, so this is the pair that BPE could merge first
             left, right = max(known, key=lambda pair: min(scores[pair[0]], scores[pair[1]]))
             table[ids[token]] = ids[left], ids[right]
     return table
 
 
 def split_lines(lines: Sequence[Ids], table: Ids, probability: float, rng: np.random.Generator) -> list[Ids]:
-    """Split each token into two, as in `table`, with the given probability, and then split these in the same way."""
+    """Split each token into two, as in `table`, with the given probability. Split the new tokens in the same way."""
     ids = np.concatenate(lines)
     line_of = np.repeat(np.arange(len(lines)), list(map(len, lines)))
     may_split = np.ones(len(ids), bool)

@@ -22,7 +22,7 @@ SUFFIXES = {
     ".tsv": "tsv", ".csv": "csv", ".tmx": "tmx", ".xlf": "xliff", ".xliff": "xliff", ".jsonl": "jsonl",
     ".parquet": "parquet", ".zip": "opus",
 }  # fmt: skip
-MOST_BYTES = 1 << 24  # maximum size of a chunk; only a chunk of a single piece may be larger
+MOST_BYTES = 1 << 24  # maximum size of a chunk, unless a single piece, such as a line, is larger
 TABLES = "tsv", "csv", "jsonl", "parquet"  # formats with columns
 
 
@@ -119,7 +119,7 @@ def _rows(entry: TextSource, section: schema.Corpus, path: Path, hashes: dict[Pa
 
 
 def _columns(entry: TextSource, languages: tuple[str, str], *, named: bool) -> Columns:
-    """Return the columns of an entry. By default, these are the language codes if `named`, and otherwise 1 and 2."""
+    """Return the columns of an entry, by default the language codes if its format has `named` columns, else 1 and 2."""
     names = entry.columns or (list(languages) if named else ["1", "2"])
     if len(names) != 2:
         raise UsageError(f"corpus.sources: columns must list two columns, source and target, not {', '.join(names)}")

@@ -25,7 +25,7 @@ MOST_PIECE_BYTES = 1 << 22  # maximum size of a piece of several parquet rows
 LONGEST_FIELD = 4 * MAX_LINE_BYTES  # maximum characters of a CSV field
 TOO_LONG = ...  # replaces a parquet cell of more than MAX_LINE_BYTES; pickling preserves the identity of `...`
 _FIELD = rb'(?:[^",\r][^,\r]*+|"[^"]*+(?:""[^"]*+)*+"|)'
-# Matches a line that csv.reader would read as a complete row. The line need not be parsed to find the row's end.
+# Matches a line that is a complete CSV row, such as `a,"b, c"`. `_csv_rows` parses other lines to find the row's end.
 _WHOLE_ROW = re.compile(_FIELD + rb"(?:," + _FIELD + rb")*+\r?")
 
 
@@ -98,7 +98,7 @@ def _csv_rows(file: io.BufferedReader, path: Path) -> Iterator[Piece]:
             except csv.Error as error:
                 several = f"lines {number + 1:,} to {number + len(row):,}"
                 lines_read = several if len(row) > 1 else f"line {number + 1:,}"
-                reason = str(error).partition(" - do you")[0]  # leaves out a question for Python programmers
+                reason = str(error).partition(" - do you")[0]  # "do you need to open the file in universal-newline …"
                 advice = "Is a quotation mark missing? Correct the first line of the row, or export the file again"
                 raise DataError(f"{path}, {lines_read}: {reason}. {advice}") from None
             size = sum(map(len, row))
@@ -130,7 +130,7 @@ def _parse_csv(path: Path, indices: list[int], number: int, row: list[bytes]) ->
 
 
 def read_json_lines(file: io.BufferedReader, path: Path, columns: Columns) -> RawRows:
-    """Return the rows of a file with one JSON object per line. A dotted name is a path: translation.en."""
+    """Return the rows of a file with one JSON object per line. The column translation.en is `en` in `translation`."""
     rows = (row for row in _numbered_lines(file) if row[3] is None or row[3].strip())
     return RawRows(rows, partial(_parse_json, path, columns))
 
@@ -158,7 +158,7 @@ def _row(path: Path, columns: Columns, number: int, cells: Sequence[Any]) -> Row
 
 
 def read_parquet(path: Path, columns: Columns) -> RawRows:
-    """Return the rows of a parquet file. A dotted name is the path of a struct field: translation.en."""
+    """Return the rows of a parquet file. The column translation.en is the field `en` of the struct `translation`."""
     return RawRows(_batches(path, columns), partial(_parse_batch, path, columns))
 
 
@@ -193,10 +193,10 @@ def _batches(path: Path, columns: Columns) -> Iterator[Piece]:
 
 
 def _rows_at_once(group: Any, tops: list[str]) -> int:
-    """Return how many rows of a row group to read at once.
+    """Return how many rows of a row group to read at once: at most MOST_ROWS, of about MOST_BATCH_BYTES in total.
 
-    The estimated size of a cell is the larger of the average size in its column and the size of the column's
-    dictionary, because the dictionary may consist of one long value, which every row repeats.
+    A cell counts as its column's average, or as the column's whole dictionary if that is larger, because every row may
+    repeat the same long value from the dictionary.
     """
     row_bytes = 0.0
     for column in map(group.column, range(group.num_columns)):
@@ -270,7 +270,7 @@ def _numbered(columns: Columns) -> bool:
 def _table(
     rows: Iterator[Piece], cells_of: Callable[[Any], list[str]], columns: Columns, path: Path
 ) -> tuple[Iterator[Piece], list[int]]:
-    """Return all rows except the header row, if there is one, and the index of each of `columns` in a row."""
+    """Return the rows without the header row, if there is one, and the index of each of `columns` in a row."""
     may_have_header = columns.languages or not _numbered(columns)
     first = list(itertools.islice(rows, 1 if may_have_header else 0))
     header = [cell for *_, content in first for cell in cells_of(content)]

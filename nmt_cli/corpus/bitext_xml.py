@@ -1,7 +1,7 @@
 """Readers of parallel text in XML: TMX, XLIFF 1.2 and XLIFF 2.
 
-Inline codes are left out of the text. Files are parsed piece by piece and are never in memory as a whole. Files that
-declare entities are refused, and a file cannot make the parser read other files.
+Inline codes, such as <ph>, are left out of the text. Files are parsed piece by piece and are never in memory as a
+whole. Files that declare entities are refused, and a file cannot make the parser read other files.
 """
 
 import io
@@ -25,9 +25,10 @@ PIECE = 1 << 18  # bytes parsed at once
 MOST_MARKUP_BYTES = 1 << 22
 MOST_DEPTH = 100  # maximum number of nested elements
 MOST_SEGMENTS = 100_000  # maximum number of segments stored for a TMX unit
-MOST_LANGUAGES = 10  # languages for a warning are collected until there are this many
+MOST_LANGUAGES = 10  # a warning lists about this many languages
 _CONTROLS = bytes(byte for byte in range(32) if byte not in b"\t\n\r")
 _SPACES = bytes.maketrans(_CONTROLS, b" " * len(_CONTROLS))
+# Matches &#11; and &#x1f;, for example.
 _CONTROL_REFERENCE = re.compile(rb"&#(?:0*(?:[0-8]|1[124-9]|2[0-9]|3[01])|x0*(?:[0-8bcefBCEF]|1[0-9a-fA-F]));")
 _REFERENCE_BYTES = 16  # a character reference that begins in the last 16 bytes of a piece may end in the next piece
 Segment = str | None  # None: longer than MAX_LINE_BYTES
@@ -119,7 +120,7 @@ class _Handler(ABC):
 
     def __init__(self, src: str, tgt: str) -> None:
         self.wanted = src, tgt
-        self.languages = set[str]()  # codes of units in other languages, until a pair was found
+        self.languages = set[str]()  # languages of the units before the first pair
         self.found = False  # whether a pair was found
         self.units = list[Piece]()
         self.root = False  # whether the first element was read
@@ -159,7 +160,7 @@ class _Handler(ABC):
         raise _Refused(f"the file declares the entity {name[:40]!r}. Replace entities with characters")
 
     def unit_differs(self, *codes: str) -> None:
-        """Store the languages of a unit that is not in the wanted languages. After a pair was found, do nothing."""
+        """Store the languages of a unit without a pair, for a warning. After a pair was found, do nothing."""
         if not self.found and len(self.languages) < MOST_LANGUAGES:
             self.languages.update(filter(None, codes))
 
@@ -264,7 +265,7 @@ class _Xliff(_Handler):
 
 @lru_cache(100)
 def _same(code: str, wanted: str) -> bool:
-    """Return whether two codes are equal, or `wanted` has no region or script and the languages are the same."""
+    """Return whether `code` equals `wanted`, or at least has its language if `wanted` has no script or region."""
     code, wanted = (each.replace("_", "-").lower() for each in (code, wanted))
     return code == wanted or ("-" not in wanted and base_of(code) == base_of(wanted))
 

@@ -1,7 +1,7 @@
 """Repair lines and drop pairs. A pair with several faults is counted only for the first fault found.
 
-The faults are checked in the order of `DROPPED`, but those of synthetic text (the last two) before all others. This
-module checks the reasons up to HELD_OUT. The comments below tell where the others are checked.
+The faults are checked in the order of `DROPPED`, except that the last two, those of synthetic text, are checked first.
+This module checks only the reasons up to HELD_OUT.
 """
 
 import functools
@@ -63,7 +63,7 @@ _SCRIPT_OF = {language: script for script, languages in _SCRIPTS.items() for lan
 
 def pair_hash(src: str, tgt: str, repetition: int = 0) -> bytes:
     """Return a 16-byte hash of a pair. Among 40 million pairs, the probability of a collision is below 1 in 10^23."""
-    salt = repetition.to_bytes(8, "little")  # so that the pairs of a file listed twice are not duplicates; 0: no salt
+    salt = repetition.to_bytes(8, "little")  # differs for a file listed twice, so its pairs are not duplicates
     return hashlib.blake2b(f"{src}\n{tgt}".encode(), digest_size=16, salt=salt).digest()
 
 
@@ -74,10 +74,10 @@ class CleaningStats:
     read: int = 0  # pairs
     dropped: Counter[str] = field(default_factory=Counter)
     examples: dict[str, list[tuple[str, str]]] = field(default_factory=dict)
-    first_line: dict[str, int] = field(default_factory=dict)  # NOT_UTF8 or SHIFTED -> first such line, from 1
+    first_line: dict[str, int] = field(default_factory=dict)  # NOT_UTF8 or SHIFTED -> number of the first such line
     kept: Counter[int] = field(default_factory=Counter, compare=False)  # pairs by part of the corpus
-    by_part: Counter[tuple[int, str]] = field(default_factory=Counter, compare=False)  # (part, reason) of dropped pairs
-    sides: Counter[tuple[int, bool]] = field(default_factory=Counter, compare=False)  # (part, swapped) of sampled pairs
+    by_part: Counter[tuple[int, str]] = field(default_factory=Counter, compare=False)  # dropped pairs by (part, reason)
+    sides: Counter[tuple[int, bool]] = field(default_factory=Counter, compare=False)  # sampled by (part, swapped)
     turned: int = 0  # swapped pairs whose sides were exchanged
 
     def drop(self, reason: str, src: str, tgt: str) -> None:
@@ -124,7 +124,7 @@ class CleaningStats:
 
 
 def repair(line: str, settings: Cleaning) -> str:
-    """Return the normalized line. If the settings ask for it, first replace HTML entities."""
+    """Return the normalized line, with HTML entities replaced if `settings.unescape`."""
     if settings.unescape and "&" in line:  # replace once: "&amp;lt;" becomes "&lt;"
         line = _ENTITY.sub(lambda match: html.unescape(match[0]), line)
     return normalize(line)
@@ -157,12 +157,12 @@ def held_out_hashes(pairs: Iterable[tuple[str, str]], *settings: Cleaning) -> fr
 
 
 def different_repairs(settings: Iterable[Cleaning]) -> list[Cleaning]:
-    """Return, for each distinct way of repairing lines, one of the settings."""
+    """Return one of the settings for each distinct way in which they repair lines."""
     return list({each.unescape: each for each in settings}.values())
 
 
 def unusable(src: str, tgt: str, corpus: schema.Corpus) -> str | None:
-    """Return the first reason to drop a repaired pair, or None. Other pairs are not considered."""
+    """Return the first reason to drop a repaired pair, or None. Does not compare it with other pairs."""
     if not src or not tgt:
         return EMPTY
     if corpus.cleaning.drop_copies and src == tgt:
@@ -217,7 +217,7 @@ def clean_chunk(
             src, tgt = tgt, src
         if reason := reason or unusable(src, tgt, section):
             stats.drop(reason, src, tgt)
-        elif pair_hash(without_first_tokens(src), tgt) in held_out:  # `held_out` ignores these tokens, too
+        elif pair_hash(without_first_tokens(src), tgt) in held_out:  # `held_out` has hashes without first tokens
             stats.drop(HELD_OUT, src, tgt)
         else:
             sides[0].append(prefix + src)
@@ -235,8 +235,8 @@ def clean_chunk(
 def shifted(src: list[str], tgt: list[str]) -> bool:
     """Return whether one side seems to be shifted by one to three lines. Return False for fewer than 500 pairs.
 
-    If so, the lengths of source lines correlate better with those of later or earlier target lines than with those of
-    the target lines at the same position.
+    If so, the lengths of source lines correlate better with the lengths of target lines one to three positions away
+    than with those at the same position.
     """
     if len(src) < 500:
         return False

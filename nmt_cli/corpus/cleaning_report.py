@@ -14,7 +14,7 @@ from nmt_cli.system.errors import DataError
 
 
 def dropped(stats: CleaningStats) -> dict[str, Any]:
-    """Show the dropped pairs in a table. Return the counts of dropped and turned pairs for cleaning.json."""
+    """Show the dropped pairs in a table. For cleaning.json, return their counts and those of exchanged sides."""
     reasons, rows = dict[str, dict[str, Any]](), []
     for reason in DROPPED:
         count, examples = stats.dropped[reason], stats.examples.get(reason, [])
@@ -33,7 +33,7 @@ def dropped(stats: CleaningStats) -> dict[str, Any]:
 def parts(stats: CleaningStats, names: list[str], left: Any) -> list[dict[str, Any]]:
     """Show the counts of pairs in each part of the corpus in a table, and return them for cleaning.json.
 
-    `left` has the number of pairs of each part that remain after encoding, which drops more pairs than `stats` counts.
+    `left[part]` is the number of pairs after encoding, which drops further pairs that `stats` does not count.
     """
     found, rows = list[dict[str, Any]](), []
     for part, name in enumerate(names):

@@ -45,8 +45,8 @@ def with_typos(text: str, draw: random.Random, least: int = 0) -> str:
 def typo(word: str, draw: random.Random) -> str:
     """Return a word with a typo: two letters swapped, or one letter dropped, doubled or replaced by a neighboring key.
 
-    If the random kind of typo would change nothing, a letter is dropped instead. A word without two adjacent letters is
-    returned unchanged.
+    If the random kind is impossible, such as swapping equal letters, a letter is dropped instead. A word without two
+    adjacent letters is returned unchanged.
     """
     candidates = [i for i in range(len(word) - 1) if word[i].isalpha() and word[i + 1].isalpha()]
     if not candidates:

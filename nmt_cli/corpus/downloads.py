@@ -13,7 +13,7 @@ PAUSES = (1, 4)  # seconds between the three tries
 def with_retries(download: Callable[[], Result]) -> Result:
     """Return the result of `download`. Call it up to three times if it raises OSError or HTTPException.
 
-    The last error is raised. The HTTP errors 401, 403, 404 and 410 and the error for a full disk are raised at once.
+    Raises the error of the last call. The HTTP errors 401, 403, 404 and 410 and a full disk are not retried.
     """
     for pause in PAUSES:
         try:

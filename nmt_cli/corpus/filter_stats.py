@@ -17,9 +17,9 @@ from nmt_cli.system.errors import UsageError
 def show(corpus: schema.Corpus, out: Path, options: prepare.PrepareOptions) -> None:
     """Show how many pairs cleaning and each filter would drop, for each part of the training text.
 
-    Only the checks of cleaning that need neither tokens nor other pairs are made. The filters are applied to the
-    remaining pairs, and a pair counts for every filter that would drop it. Filters that are off in the recipe are
-    applied with the settings in filters.ADVISED. Synthetic text is left out.
+    Checks that need tokens or other pairs are left out, and so is synthetic text. The filters are applied to the pairs
+    that pass the other checks, and a pair counts for every filter that would drop it. Filters that are off in the
+    recipe are applied with the settings in filters.ADVISED.
     """
     source = sources.source_of(corpus, options.mirror)
     if corpus.format == "trees":
@@ -43,7 +43,7 @@ def show(corpus: schema.Corpus, out: Path, options: prepare.PrepareOptions) -> N
 
 
 def tried(corpus: schema.Corpus) -> schema.Corpus:
-    """Return the section with all filters on that support the section's languages.
+    """Return the section with all filters on, except those that do not support its languages.
 
     Filters that are off in the recipe get the settings in filters.ADVISED.
     """
@@ -82,7 +82,7 @@ def _show_part(name: str, stats: CleaningStats, section: schema.Corpus) -> None:
     for reason in cleaning.DROPPED:
         setting = filters.REASONS.get(reason)
         if setting and tested[setting] == off[setting]:
-            continue  # the language detector does not support these languages
+            continue  # the filter does not support these languages
         count = stats.dropped[reason]
         if setting or count:
             label = f"filters.{setting}: {_shown(tested[setting])}" if setting else reason

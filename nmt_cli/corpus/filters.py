@@ -102,7 +102,8 @@ def has_many_capitals(line: str, most: float) -> bool:
 def numbers_differ(src: str, tgt: str) -> bool:
     """Return whether each side contains some digit more often than the other side does.
 
-    The order of digits and the marks between them do not matter. One side may spell out numbers.
+    The order of digits and the marks between them do not matter. If a side has no digits, return False, because it may
+    spell numbers out.
     """
     if not (_DIGIT.search(src) and _DIGIT.search(tgt)):
         return False

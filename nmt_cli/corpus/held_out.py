@@ -45,7 +45,7 @@ def write(directory: Path, held_out: HeldOut) -> None:
 
 
 def read(directory: Path, languages: Mapping[str, Any]) -> HeldOut:
-    """Read the sets that `write` wrote. `languages` is the result of `languages_of` for them."""
+    """Read the sets that `write` wrote. `languages` is the result of `languages_of`."""
     held_out = HeldOut()
     for name, runs in languages.items():
         line_languages = [codes for *codes, count in runs for _ in range(count)]

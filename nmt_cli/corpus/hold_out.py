@@ -1,8 +1,8 @@
 """Hold out pairs of the user's text for the sets that are missing in the recipe (the setting `corpus.hold_out`).
 
-Pairs whose sources or targets are equal after folding (see near_duplicates.py) form a group. A group is held out as a
-whole or not at all. Therefore, a held-out pair shares neither its source nor its target with the training text or
-another held-out set.
+Pairs whose sources or targets are equal after folding (without case and punctuation) form a group. A group is held out
+as a whole or not at all, so a held-out pair shares neither its source nor its target with the training text or another
+held-out set.
 """
 
 import functools
@@ -53,7 +53,7 @@ def hash_chunk(corpus: schema.Corpus, chunk: Chunk) -> Hashes:
         if filters.turns(src, tgt, section):
             src, tgt = tgt, src
         if not cleaning.unusable(src, tgt, section):
-            # Folding removes punctuation. If nothing is left, hash the line without folding.
+            # If nothing is left after folding, hash the line itself.
             folded = (" ".join(near_duplicates.fold(line)) or line for line in (src, tgt))
             hashes[i] = (*map(_hash, folded), _hash(f"{src}\n{tgt}"))
     return hashes
@@ -80,7 +80,7 @@ def groups(src: Hashes, tgt: Hashes) -> Ints:
 def spread(group: Ints, sizes: Ints, wanted: int, phase: float, taken: npt.NDArray[np.bool_]) -> None:
     """Choose evenly spread groups that have at most `wanted` pairs in total. Mark them in `taken`.
 
-    `group` has the group of each candidate pair. `sizes` and `taken` are indexed by group. The candidates are divided
+    `group[i]` is the group of candidate i. `sizes` and `taken` are indexed by group. The candidates are divided
     into `wanted` intervals, and about one pair is taken from each. The first interval starts at `phase` (0 to 1) times
     the length of an interval.
     """
@@ -121,9 +121,9 @@ def held_out_pairs(
 
     dev and test are taken from the user's text, general from the general text. Unusable pairs are ignored (see
     `hash_chunk`), and only the first of several equal pairs is held out. A text of fewer than SHARE pairs yields no
-    set. `map_chunks` may use several processes. `open_named` opens the named corpora in corpus.sources; it is called
-    each time that they are read. Takes about 100 bytes of memory per pair. Raises DataError if a larger text has no
-    pair that can be held out.
+    set. `map_chunks` may use several processes. `open_named` opens the named corpora in corpus.sources, again for each
+    reading. Takes about 100 bytes of memory per pair. Raises DataError if no pair of a text of SHARE pairs or more can
+    be held out.
     """
     named = held_out_files(corpus)
     by_source = {entry.split for entry in corpus.sources}

@@ -114,7 +114,6 @@ class HubSource(Source):
         return text
 
     def _builder(self, datasets: Any) -> Any:
-        """Return the builder of the data set at its revision."""
         if os.path.lexists(self.repository):  # the package `datasets` would read this path instead of the hub
             name = self.repository
             raise UsageError(

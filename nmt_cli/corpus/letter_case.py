@@ -20,7 +20,6 @@ _DUTCH_START = re.compile(r"(?<![\w'’])I(?:j|\u0308j)")
 
 
 def lower(text: str, language: str) -> str:
-    """Return text in lower case."""
     if base_of(language) in _DOTLESS:
         text = text.replace("I\u0307", "i").replace("İ", "i").replace("I", "ı")
     return text.lower().replace("i\u0307", "i")  # Python adds a second dot to the i of İ

@@ -34,7 +34,7 @@ def is_moses_file(data: bytes) -> bool:
 
 
 def to_bytes(language: str, codes: str, tokens: Sequence[str], hidden: Sequence[str] = ()) -> bytes:
-    """Return the content of a tokenizer file. Tokens in `hidden` decode to nothing."""
+    """Return the content of a tokenizer file."""
     values = {"language": language, "codes": codes, "tokens": [*tokens], "hidden": [*hidden]}
     return json.dumps(values, ensure_ascii=False).encode()
 

@@ -1,7 +1,4 @@
-"""Read Multi30k: six small gzip files, which are downloaded one by one or taken from a mirror.
-
-The module catalog has their address and hashes.
-"""
+"""Read Multi30k: six small gzip files, which are downloaded one by one or taken from a mirror."""
 
 import http.client
 import urllib.request

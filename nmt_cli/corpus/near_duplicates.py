@@ -4,10 +4,10 @@ Lines are compared after folding: letter case and punctuation are removed, each 
 Japanese character becomes a word. Two lines are near-duplicates if the Jaccard index of their word sets (the number of
 shared words divided by the number of different words in the two lines) is at least 0.6.
 
-Prefix filtering (Bayardo, Ma and Srikant 2007) finds all near-duplicates without comparing every pair of lines. It uses
-the fact that two near-duplicates share at least one of their rarest words. The held-out lines are indexed, and each
-training line is looked up, so memory does not grow with the training text. The time grows with the number of matches:
-in text made from a few templates, a line may match thousands of held-out lines.
+Prefix filtering (Bayardo, Ma and Srikant 2007) finds all near-duplicates without comparing every pair of lines: it
+compares only lines that share one of their rarest words, as all near-duplicates do. Only the held-out lines are
+indexed, so memory does not grow with the training text. The time grows with the number of matches: in text made from a
+few templates, a line may match thousands of held-out lines.
 """
 
 import bisect
@@ -69,9 +69,10 @@ class Index:
     def __init__(self, lines: Iterable[str]) -> None:
         folded = [fold(line) for line in lines]
         count = Counter(word for words in folded for word in set(words))
+        # Words are replaced by their ranks, from 0 for the rarest word.
         self._rank = {word: rank for rank, word in enumerate(sorted(count, key=lambda word: (count[word], word)))}
         self._sets = [frozenset(self._rank[word] for word in words) for words in folded]
-        self._equal = defaultdict[str, list[int]](list)  # folded text -> lines
+        self._equal = defaultdict[str, list[int]](list)  # folded text -> indices of lines
         # rank of a word -> the lines that have this word among their rarest words, sorted by the size of the word set
         self._lines = defaultdict[int, list[int]](list)
         self._sizes = defaultdict[int, list[int]](list)  # rank of a word -> the sizes of the word sets of these lines
@@ -84,9 +85,9 @@ class Index:
                 self._lines[rank].append(line)
 
     def find(self, line: str) -> tuple[Sequence[int], set[int]]:
-        """Look up a training line. Return the held-out lines that equal it after folding, and all its near-duplicates.
+        """Return the indices of held-out lines that equal a training line after folding, and of its near-duplicates.
 
-        Both are indices of held-out lines. The equal lines are among the near-duplicates.
+        The near-duplicates include the equal lines.
         """
         folded = fold(line)
         words = set(folded)
@@ -99,12 +100,12 @@ class Index:
         for rarer_words, rank in enumerate(sorted(known)[: len(known) - needed + 1], unknown):
             if sizes := self._sizes.get(rank):
                 # Held-out lines that share a rarer word are already candidates. Other lines share at most
-                # size - rarer_words words with this line, which limits the size of their word sets.
+                # size - rarer_words words with this line, which limits the size of their word sets: a Jaccard index
+                # shared / (a + b - shared) >= 3/5 means 8 * shared >= 3 * (a + b).
                 most = 8 * (size - rarer_words) // 3 - size
                 first, end = bisect.bisect_left(sizes, needed), bisect.bisect_right(sizes, most)
                 candidates.update(self._lines[rank][first:end])
         sets = self._sets
-        # Keep the candidates with a Jaccard index of at least 0.6, computed in integers.
         near = {i for i in candidates if 8 * len(sets[i] & known) >= 3 * (size + len(sets[i]))}
         return self._equal.get(" ".join(folded), ()) if near else (), near
 
@@ -133,7 +134,7 @@ class HeldOutIndex:
 
 
 def load(directory: Path, unescape: bool, target: str) -> HeldOutIndex:
-    """Repair and index the held-out lines in a directory (dev.src and so on).
+    """Index the held-out lines in a directory (dev.src and so on), repaired as cleaning with `unescape` would.
 
     The index is empty if `target`, the target language, is LABELS.
     """

@@ -36,7 +36,7 @@ class _HashedFile(io.FileIO):
 
 
 class _Streams(io.RawIOBase):
-    """Decompresses one stream after another. Refuses other data after a stream, which BZ2File and LZMAFile ignore."""
+    """Decompresses concatenated streams. Unlike BZ2File and LZMAFile, refuses other data after a stream."""
 
     def __init__(self, packed: Any, decompressor: Callable[[], Any]) -> None:
         self.packed = packed

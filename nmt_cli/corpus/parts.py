@@ -1,8 +1,8 @@
 """Parts of a corpus that several machines prepare together in a shared directory.
 
 A part is a run of about PART_PAIRS consecutive training pairs. (The parts of the corpus, such as its sources, are
-something else.) A bucket is a range of hashes. The preparation writes these directories for the whole text, for each
-part N or for each bucket B:
+something else.) A bucket is a range of pair hashes. Each of these directories is written once, or once for each part N
+or bucket B:
 
 job            the settings and input files, which must be the same for all shards
 held-out       the held-out pairs
@@ -37,7 +37,7 @@ Positions = npt.NDArray[np.uint64]  # positions of pairs in the whole cleaned te
 
 
 def keep(target: Path, files: dict[str, bytes], entries: dict[str, Any]) -> None:
-    """Commit a directory with these files and entries, unless another shard has just committed it."""
+    """Commit a directory with these files and manifest entries, unless another shard has just committed it."""
     try:
         sealed = {"entries": entries, "digest": artefact.digest(entries)}
         with artefact.staged(target, KIND, sealed, own_name=True) as stage:
@@ -52,8 +52,8 @@ def entries_of(directory: Path, *, content: bool = False, later: Path | None = N
     """Return the entries that `keep` stored in a committed directory.
 
     Raises DataError if the directory is missing, or if the entries or the sizes of the files have changed. If
-    `content`, the hashes of the files are checked, too. `later` is a directory that was made from these files. It may
-    contain the same damage, so the error advises the user to remove both.
+    `content`, the hashes of the files are checked, too. `later` is a directory that was made from these files. The
+    error advises the user to remove it as well, because it may contain the same damage.
     """
     try:
         manifest = artefact.verify(directory, KIND, content=content)
@@ -129,10 +129,7 @@ class Cleaned:
 
     @property
     def buckets(self) -> int:
-        """The number of buckets. The hashes of a bucket fit into memory together.
-
-        If no part of the corpus drops duplicates, there are no buckets.
-        """
+        """The number of buckets, each of which fits into memory. It is 0 if no part of the corpus drops duplicates."""
         return -(-self.pairs // stages.HASHES_AT_ONCE) if any(self.drops_duplicates) else 0
 
     def find_repeated(self, bucket: int) -> Positions:

@@ -1,4 +1,4 @@
-"""Turn raw text into a prepared corpus (the command `nmt prepare`). If this fails, no incomplete corpus remains."""
+"""Turn raw text into a prepared corpus (the command `nmt prepare`). A failure leaves no incomplete corpus."""
 
 import shutil
 from collections.abc import Iterable, Iterator
@@ -117,9 +117,8 @@ class Preparation:
         # Older versions of nmt had fewer settings. A setting that is not stored had its default value.
         stored = loading.merge(prepared_settings(schema.Corpus()), manifest.get("recipe", {}))
         differences = loading.differences(stored, prepared_settings(corpus))
-        prepared = {
-            (file["name"], file["sha256"]) for file in manifest["sources"]
-        }  # with names, to notice swapped files
+        # With names, to notice swapped files.
+        prepared = {(file["name"], file["sha256"]) for file in manifest["sources"]}
         files = self.source.local_files() + self.chosen_files()
         changed = [file for file in files if (file.name, artefact.sha256(file)) not in prepared]
         differences += [f"{file.name} is a different file" for file in changed]
@@ -173,7 +172,6 @@ class Preparation:
             raise StorageError(f"{found}. Free some space or choose another --out")
 
     def make_directories(self) -> None:
-        """Create empty work directories."""
         for name in ("input", "cleaned", "corpus"):
             shutil.rmtree(self.work / name, ignore_errors=True)
             (self.work / name).mkdir()
@@ -192,7 +190,7 @@ class Preparation:
         return text
 
     def hold_out(self, text: RawText) -> HeldOut:
-        """Return the pairs of each held-out set. Read its own files, or take pairs from the text (corpus.hold_out)."""
+        """Return the pairs of each held-out set, from its own files or from the training text (corpus.hold_out)."""
         open_named = partial(self.source.open_named, self.out.parent / "downloads", self.work / "input")
         held_out = {split: held_out_set(text, split, self.corpus) for split in text.splits if split != "train"}
         with stages.Pool(self.options.processes) as pool:
@@ -319,9 +317,8 @@ def with_parts(
 ) -> Iterator[Chunk]:
     """Yield the chunks of the real text and then of the synthetic files, each with the number of its part."""
     trained = [index for index, entry in enumerate(corpus.sources) if entry.split == "train"]
-    first = int(
-        bool(corpus.train_src or not corpus.sources)
-    )  # part number of the first training entry of corpus.sources
+    # The part number of the first training entry of corpus.sources.
+    first = int(bool(corpus.train_src or not corpus.sources))
     for chunk in real:
         yield chunk if chunk.source is None else chunk._replace(part=first + trained.index(chunk.source))
     real_parts = len(corpus.parts) - len(corpus.synthetic)
@@ -345,9 +342,8 @@ def reused_words(corpus: schema.Corpus) -> list[Path]:
 def held_out_set(text: RawText, split: str, corpus: schema.Corpus) -> list[HeldOutPair]:
     """Return the pairs of a held-out set from its own files.
 
-    The pairs are not cleaned. Only a BOM at the start and the CR of line ends are removed, and line feeds within a
-    line, as in parquet files, become spaces. Raises DataError if a line is too long or not UTF-8, or if the set is
-    empty.
+    The pairs are not cleaned, but a BOM at the start and CRs at line ends are removed, and line feeds within a side, as
+    in parquet files, become spaces. Raises DataError if a line is too long or not UTF-8, or if the set is empty.
     """
     pairs, source = list[HeldOutPair](), text.splits[split]
     raw_pairs = (

@@ -37,8 +37,8 @@ class RawText:
 def checked_chunks(text: RawText, split: str, setting: str | None = "corpus.rows") -> Iterator[Chunk]:
     """Yield the pairs of a split, and then check their number.
 
-    If the number is wrong, raise DataError with the advice of `text`, or only warn if `text` has no advice. The error
-    mentions `setting`, if given, as the setting with which the user can accept another number of training pairs.
+    If the number is wrong, raise DataError with the advice of `text`, or only warn if `text` has no advice. For
+    training pairs, the error also offers to accept the number with `setting`, if given.
     """
     rows, expected = 0, text.splits[split].rows
     for chunk in text.splits[split].chunks:

@@ -28,7 +28,7 @@ class Chunk(NamedTuple):
     source: int | None = None  # index in corpus.sources
     part: int = 0  # number of the part of the corpus, from 0, in the order of the manifest
     scores: Sequence[float | None] = ()  # score of each pair, if the source has a column of scores
-    languages: tuple[str, str] | None = None  # set for synthetic text; its source lines already begin with tag tokens
+    languages: tuple[str, str] | None = None  # set for synthetic text, whose source lines already have tag tokens
 
 
 def check_plain(data: bytes, name: str) -> None:

@@ -146,8 +146,8 @@ class _ShardPreparation(Preparation):
     def _wait_for(self, unfinished: Callable[[], str]) -> None:
         """Wait for other shards to finish a step. `unfinished` returns a message, or "" if the step is finished.
 
-        While the step is unfinished, raises _CompletedError if another shard has committed the corpus, or else
-        BusyError unless `options.wait` is set.
+        Do not wait, but raise _CompletedError, if another shard has committed the corpus. Otherwise, raise BusyError
+        unless `options.wait` is set.
         """
         told = ""
         while reason := unfinished():
@@ -242,18 +242,15 @@ class _ShardPreparation(Preparation):
         files = self.translate_share(held_out, self.shard)
 
         def unfinished() -> str:
-            missing = not all(file.is_file() for file in files)
-            return (
-                f"the synthetic text is not joined yet. Run nmt prepare with --shard 1/{self.shard.workers}"
-                if missing
-                else ""
-            )
+            if all(file.is_file() for file in files):
+                return ""
+            return f"the synthetic text is not joined yet. Run nmt prepare with --shard 1/{self.shard.workers}"
 
         if self.shard.number > 1:
             self._wait_for(unfinished)
 
     def _results(self, work: Callable[[Any], Any], jobs: Iterator[tuple[int, Any]]) -> Iterator[tuple[int, list[Any]]]:
-        """Run numbered jobs in the pool. For each series of jobs with the same number, yield it and their results."""
+        """Run numbered jobs in the pool. Yield (number, results) for each series of jobs with the same number."""
         answers = self.pool.map(functools.partial(_numbered_result, work), jobs)
         for number, group in itertools.groupby(answers, key=operator.itemgetter(0)):
             yield number, [result for _, result in group]

@@ -73,8 +73,8 @@ def choose(name: str | None, given: dict[str, Any], out: Path | None, overrides:
     """Return the corpus section for the arguments of `nmt prepare`. Raises UsageError if they conflict.
 
     `name` is a named corpus, a hub data set, a recipe, a file with both languages, or None. `given` maps settings of
-    the section to their values on the command line. If the text is in the user's files, the corpus gets the name of the
-    directory `out`, if `out` is given. `overrides` are the values of --set.
+    the section to their values on the command line. A corpus of the user's files is named after the directory `out`, if
+    given. `overrides` are the values of --set.
     """
     values = {key: value for key, value in given.items() if value is not None}
     if "tokenizer" in values:

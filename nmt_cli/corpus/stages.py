@@ -32,7 +32,7 @@ Job = TypeVar("Job")
 Result = TypeVar("Result")
 Lengths = store.Lengths
 Repeated = npt.NDArray[np.bool_]  # for each pair, whether it equals an earlier one
-TextChunk = tuple[list[str], list[str], Repeated, int]  # source lines, target lines, repeated, part of the corpus
+TextChunk = tuple[list[str], list[str], Repeated, int]  # source lines, target lines, repeated, number of the part
 SERIAL_JOBS = 8  # with fewer jobs, starting worker processes takes longer than the jobs
 STOPPING = {signal.SIGINT, signal.SIGTERM}  # signals that stop a preparation
 SAMPLE_PAIRS = 1_000_000  # number of random pairs that the tokenizer is trained on
@@ -98,7 +98,7 @@ class Pool(contextlib.AbstractContextManager["Pool"]):
                 process = context.Process(target=_serve, args=(worker_end, os.getpid()), daemon=True)
                 process.start()
                 self._processes[link] = process
-                worker_end.close()  # now only the worker has this end open, so `link` reports EOF when it ends
+                worker_end.close()  # now only the worker has this end open, so `link` reports EOF when the worker ends
 
     def calls(self, function: Callable[[Job], Result], jobs: Iterable[Job]) -> Iterator[Result]:
         """Yield `function(job)` for each job, in order. The workers get jobs in turn.
@@ -133,7 +133,7 @@ class Pool(contextlib.AbstractContextManager["Pool"]):
         stream = iter(jobs)
         first = deque(itertools.islice(stream, SERIAL_JOBS))
         count = len(first)
-        all_jobs = itertools.chain((first.popleft() for _ in range(count)), stream)  # keeps no job that was taken
+        all_jobs = itertools.chain((first.popleft() for _ in range(count)), stream)  # frees each job once it is taken
         if self.workers == 1 or count < SERIAL_JOBS:
             return map(function, all_jobs)
         return self.calls(function, all_jobs)
@@ -311,9 +311,9 @@ def encode(
 ) -> tuple[dict[str, int], Lengths, CleaningStats, dict[str, dict[str, Any]]]:
     """Encode the cleaned text, and write the ids to the directory of `model`, which also holds the held-out text.
 
-    `text` is the directory of the cleaned text, and `part_sizes` the number of pairs in each part of it. Return the
-    number of tokens on each side, the number of remaining pairs in each part, counts of the pairs dropped here, and a
-    summary of near-duplicates for each held-out set.
+    `text` is the directory of the cleaned text, and `part_sizes` the number of pairs in each part of the corpus. Return
+    the number of tokens on each side, the number of remaining pairs in each part, counts of the pairs dropped here, and
+    a summary of near-duplicates for each held-out set.
     """
     vocabularies, flags = load_afresh(model, corpus)
     ends = np.cumsum(part_sizes)

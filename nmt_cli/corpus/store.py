@@ -102,7 +102,7 @@ class Corpus:
         counts = np.zeros(longest + 1, np.int64)
         for block in self.src.length_blocks():
             counts += np.bincount(block, minlength=longest + 1)
-        position = 0.999 * (len(self.src) - 1)  # of the percentile, among the sorted lengths
+        position = 0.999 * (len(self.src) - 1)  # index of the percentile in the sorted lengths, usually not whole
         before = math.floor(position)
         nearest = np.searchsorted(np.cumsum(counts), [before, min(before + 1, len(self.src) - 1)], "right")
         return math.ceil(np.quantile(nearest, position - before))

@@ -5,7 +5,7 @@ text, it is called back-translation. Later stages clean the synthetic pairs like
 
 Translations are kept in a cache, which has one directory for each combination of model, options and text. If nmt is
 killed, the next run continues after the translations that are already in the cache. With `nmt prepare --shard`, several
-machines share the work of translating (see `translate_share`).
+machines share the work of translating.
 """
 
 import itertools
@@ -37,12 +37,11 @@ from nmt_cli.system.errors import DataError, MissingError
 from nmt_cli.system.shard import Shard
 
 Pairs = list[tuple[str, str]]
-# A function that translates lines: (model directory, lines, beam, sampling) -> translations in the same order.
+# (model directory, lines, beam, sampling) -> translations in the same order.
 Translate = Callable[[Path, Iterable[str], int, bool], Iterable[str]]
-# A function that translates the file TEXT in a cache directory, one unit (a range of lines) at a time: (model
-# directory, cache directory, beam, sampling, worker). `worker` selects a share of the units. If it is None, the
-# function translates all remaining units, joins the translations into the file TRANSLATIONS, and deletes TEXT and the
-# units.
+# Translates the file TEXT in a cache directory, one unit (a range of lines) at a time: (model directory, cache
+# directory, beam, sampling, worker). `worker` selects a share of the units. Without a worker, translates all remaining
+# units, joins the translations into the file TRANSLATIONS, and deletes TEXT and the units.
 TranslateUnits = Callable[[Path, Path, int, bool, Shard | None], None]
 TEXT, TRANSLATIONS = "text", "translations"  # names of files in a cache directory
 FLUSH_LINES = 100  # at most this many translations are lost if nmt is killed
@@ -220,7 +219,7 @@ def _cache_directory(entry: schema.Synthetic, lines_file: Path, cache: Path, tar
 
 
 def _with_target(target: str, lines: Iterable[str]) -> Iterator[str]:
-    """Yield lines without line feeds. Put the target-language token before each line, unless the token is ""."""
+    """Yield lines without line feeds, each after the token `target` and a space, unless the token is ""."""
     return (f"{target} {line[:-1]}".lstrip() for line in lines)
 
 

@@ -49,6 +49,7 @@ def words(text: str, any_case: bool = False) -> Words:
 
 
 def _joined(some_words: Words) -> str:
+    """Join words so that substrings match whole words only."""
     return "\n".join(["", *some_words, ""])
 
 
@@ -96,8 +97,8 @@ class Terms:
     def parse(cls, lines: Iterable[str], name: str = "the glossary") -> "Terms":
         """Parse lines of the form `phrase<TAB>form|form`. With `<TAB>any` at the end, the term ignores case.
 
-        Empty lines and lines that begin with # are ignored. Raises DataError if a line is invalid or repeats a phrase
-        (the error has its number), or if there are no terms.
+        Empty lines and lines that begin with # are ignored. Raises DataError if there are no terms, or, with the line
+        number, if a line is invalid or repeats a phrase.
         """
         terms = []
         for number, line in enumerate(lines, 1):

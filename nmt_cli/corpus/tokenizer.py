@@ -1,8 +1,7 @@
 """Normalize text, and train and apply SentencePiece tokenizers.
 
-An imported model may have a separate SentencePiece model for target text, in `tokenizer.target.model`. Its vocabulary
-may differ from the source vocabulary. Instead of SentencePiece models, an imported model may have the Moses tokenizers
-of `moses_bpe.py`.
+Imported models may have a separate SentencePiece model with another vocabulary for target text, in
+`tokenizer.target.model`. Instead of SentencePiece models, they may have the Moses tokenizers of `moses_bpe.py`.
 """
 
 import functools
@@ -35,7 +34,7 @@ _UNSPACED = "\u0e00-\u0eff\u0f00-\u0fff\u1000-\u109f\u1780-\u17ff"
 _UNSEEN = re.compile(rf"[\u00ad\u2060]|(?<![{_UNSPACED}])[\u200b\ufeff](?![{_UNSPACED}])")
 MOST_TRAINED_BYTES = 1 << 16  # longer lines are not used to train a tokenizer
 MOST_MARKS = 30  # maximum combining marks in a row; no language uses more (UAX 15, Stream-Safe Text Format)
-_MAYBE_MARKS = re.compile(rf"[^\0-\u02ff\w\s]{{{MOST_MARKS + 1},}}")  # also matches other symbols
+_MAYBE_MARKS = re.compile(rf"[^\0-\u02ff\w\s]{{{MOST_MARKS + 1},}}")  # also matches runs of other symbols
 
 
 def first_tokens(pieces: Sequence[str]) -> int:
@@ -56,7 +55,7 @@ def _cut_marks(text: re.Match[str]) -> str:
 
 def bound_marks(line: str) -> str:
     """Keep at most 30 combining marks in a row. NFC takes quadratic time in the number of marks in a row."""
-    sample = line[MOST_MARKS :: MOST_MARKS + 1]  # every longer run contains one of these characters
+    sample = line[MOST_MARKS :: MOST_MARKS + 1]  # every run of more than MOST_MARKS contains one of these characters
     if sample.isascii() or not any(map(unicodedata.combining, sample)):
         return line
     return _MAYBE_MARKS.sub(_cut_marks, line)
@@ -235,9 +234,9 @@ class Tokenizer:
 
     @functools.cached_property
     def begins(self) -> bytes:
-        """One byte per token: 1 if the token, such as EOS, cannot continue a word, so the word before it is complete.
+        """One byte per token: 0 if it may continue the word before it, 1 if that word is complete, as before EOS.
 
-        In Moses models, all bytes are 1. There, the last token of a word shows that the word is complete: it has no @@.
+        In Moses models, all bytes are 1: a word is complete after its last token, the one without @@.
         """
         if self.moses:
             return b"\1" * self.vocabulary_size

@@ -1,8 +1,8 @@
 """The built-in default corpus `toy-en-de`: generated English with correct German translations.
 
 The grammar that generated it is in the Git history of this file. The sentences test the strengths of the Transformer:
-words that move far, endings that depend on distant words, and translations of "it". The gender of the German pronoun
-depends on which of two nouns it refers to, and only the last word of the sentence tells which.
+words that move far, endings that depend on distant words, and translations of "it". The German pronoun takes the gender
+of one of two nouns, and only the last word of the sentence tells which noun is meant.
 """
 
 import lzma

@@ -1,4 +1,4 @@
-"""The user's own parallel files, with general text mixed in if the recipe names any, and entries of corpus.sources."""
+"""Text from the user's parallel files, with general text mixed in if the recipe names any, and from corpus.sources."""
 
 import codecs
 import math
@@ -29,6 +29,7 @@ class UserFilesSource(Source):
         """`named` maps the index of each named corpus in corpus.sources to its source."""
         super().__init__(corpus, mirror)
         self.named = named or {}
+        # `self.own` is this source without the named corpora.
         own = {"sources": [entry for entry in corpus.sources if entry.files]}
         self.own = UserFilesSource(corpus.model_copy(update=own), None) if self.named else self
         self.generated = not self.own.local_files() and all(source.generated for source in self.named.values())
@@ -54,7 +55,7 @@ class UserFilesSource(Source):
         if not self.named:
             return super().size()
         own = self.own.size() if self.own.local_files() else Size(0, 0, 0)
-        # Entries for the splits of one corpus share its download.
+        # Count a corpus once, even if several entries use its splits.
         distinct = {source.corpus.model_dump_json(): source for source in self.named.values()}
         sizes = [astuple(size) for size in (own, *(source.size() for source in distinct.values()))]
         return Size(*(None if None in each else sum(each) for each in zip(*sizes, strict=True)))
@@ -225,7 +226,7 @@ def thinned(chunks: Iterable[Chunk], share: float) -> Iterator[Chunk]:
     """Yield `share` (0 to 1) of the pairs, evenly spread."""
     read = 0
     for chunk in chunks:
-        kept_before = [int((read + i) * share + 0.5) for i in range(len(chunk.src) + 1)]  # [i]: kept before pair i
+        kept_before = [int((read + i) * share + 0.5) for i in range(len(chunk.src) + 1)]
         keep = [i for i in range(len(chunk.src)) if kept_before[i] < kept_before[i + 1]]
         yield Chunk([chunk.src[i] for i in keep], [chunk.tgt[i] for i in keep], chunk.repetition)
         read += len(chunk.src)

@@ -4,8 +4,7 @@ Files are web pages, message catalogs, subtitles, office documents and e-books. 
 `formats.py`. The module divides a file into strings to copy and segments to translate (see `document.py` and
 `segment.py`). A segment holds plain text for the model, and the marks that were taken out of that text: tags, images,
 code and placeholders. `alignment.py` translates the text and links each token of the translation to the source.
-`placement.py` decides where the marks go in the translation, and `layout.py` inserts them. Everything else in a file is
-copied byte for byte.
+`placement.py` decides where the marks go in the translation, and `layout.py` inserts them.
 """
 
 import re
@@ -18,8 +17,8 @@ from nmt_cli.documents.formats import FORMATS, SUFFIXES, kind_of
 from nmt_cli.system.errors import UsageError
 
 # Suffixes of plain text files. Files whose suffix is a language code or a number, and files without a suffix, are also
-# read as plain text. Suffixes of compressed files are listed, too: reading such a file then fails with an error that
-# names the compression.
+# read as plain text. The suffixes of compressed files are here so that reading fails with an error that names the
+# compression.
 _PLAIN_SUFFIXES = """ txt text lines list src tgt trg source target ref refs reference hyp hyps out output mt sys tok
 detok norm bpe sp spm lc tc lower true clean dedup raw sent snt seg train dev valid test part gz bz2 xz zst """
 NO_READ_OPTIONS: Mapping[str, Any] = MappingProxyType({})
@@ -34,12 +33,12 @@ def choose(
     plain: Sequence[str],
     reading: Mapping[str, Any] = NO_READ_OPTIONS,
 ) -> Any:
-    """Return the `Run` for a document, or for lines with markup, placeholders or kept words, or None for plain lines.
+    """Return a function that translates a document, or lines with markup, placeholders or kept words.
 
-    `kind` is "text", "jsonl" or a name in FORMATS. If it is None, the suffix of `file` decides. `markup` and `protect`
-    are the values of --markup and --protect, or None. `plain` lists those options on the command line that work only
-    with plain lines. `reading` contains values for ReadOptions. Raise UsageError for an unknown suffix, or if an option
-    for lines is used with a document.
+    Return None for plain lines. `kind` is "text", "jsonl" or a name in FORMATS. If it is None, the suffix of `file`
+    decides. `markup` and `protect` are the values of --markup and --protect, or None. `plain` lists the given options
+    that work only with plain lines. `reading` contains values for ReadOptions. Raise UsageError if the suffix is
+    unknown or the options do not fit together.
     """
     by_suffix = kind_of(file) if file else None
     if by_suffix and kind in (None, "jsonl") and (markup or kind):
@@ -73,9 +72,9 @@ def check_lines(files: Iterable[Path], kind: str | None) -> None:
 
 
 def _has_lines(file: Path) -> bool:
-    """Return whether a file contains plain lines, judging by its name: a.txt, train.en, test.pt-BR, lines.01 or README.
+    """Return whether a file is named like plain lines: a.txt, train.en, test.pt-BR, lines.01, README, tmp.aB3dE5fG7h.
 
-    Names that mktemp makes count, too. If `file` is missing or not a regular file, return True.
+    Return True, too, if `file` is missing or not a regular file, such as a pipe.
     """
     from nmt_cli.corpus.languages import NAMES, base_of
 

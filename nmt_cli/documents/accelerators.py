@@ -14,7 +14,7 @@ from nmt_cli.documents.placeholders import Protection
 
 _MARK = re.compile(r"(?:&amp;|&(?!amp;)|_)(?=[^\W_])")
 _WORD_BEFORE = re.compile(r"(?<!\w)\w++\Z")
-_ANY = re.compile("[&_]")  # a character that may be a mark
+_MARK_CHARACTER = re.compile("[&_]")
 _DOUBLED = re.compile(r"__|&&|(?:&amp;){2}")  # a literal underscore or ampersand
 _ENTITY = re.compile(r"&(?!amp;)(?:#x?[0-9A-Fa-f]{1,6}|[A-Za-z][A-Za-z0-9]{1,30});")
 _OPAQUE = re.compile(
@@ -26,7 +26,7 @@ _MOST_WORDS, _LONGEST = 6, 80  # maximum words and characters in a label
 
 @dataclass(frozen=True)
 class Accelerator:
-    mark: str
+    mark: str  # "_", "&" or "&amp;"
     letter: str
     plain: str  # the label without its mark
 
@@ -35,14 +35,14 @@ def find(text: str) -> Accelerator | None:
     """Return the accelerator of a label, or None. Sentences and identifiers such as file_name have none."""
     if (
         len(text) > _LONGEST
-        or not _ANY.search(text)
+        or not _MARK_CHARACTER.search(text)
         or len(text.split()) > _MOST_WORDS
         or _DOUBLED.search(text)
         or _ENTITY.search(text)
     ):
         return None
     hidden = _hidden(text)
-    marks = [match for match in _ANY.finditer(text) if not _is_inside(match.start(), hidden)]
+    marks = [match for match in _MARK_CHARACTER.finditer(text) if not _is_inside(match.start(), hidden)]
     match = _MARK.match(text, marks[0].start()) if len(marks) == 1 else None
     if not match:
         return None
@@ -68,7 +68,7 @@ def _is_inside(offset: int, spans: list[tuple[int, int]]) -> bool:
 
 
 def marked(text: str, accelerator: Accelerator, used: Counter[str]) -> str:
-    """Insert the mark into a translation. `used` counts the letters marked so far in the file. Count this one, too."""
+    """Insert the mark into a translation, and count the letter in `used`, the letters marked so far in the file."""
     hidden = _hidden(text)
     free = [i for i, character in enumerate(text) if character.isalnum() and not _is_inside(i, hidden)]
     wanted = accelerator.letter.casefold()

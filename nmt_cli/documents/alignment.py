@@ -1,4 +1,4 @@
-"""Translate text, and link each translation's tokens to its source. Only this module of `documents` runs the model."""
+"""Translate text, and link the translation's tokens to the source. No other module of `documents` runs the model."""
 
 import itertools
 import re
@@ -19,8 +19,8 @@ _MOST_PAIRS = 100_000  # maximum pairs of equal characters or words to compare, 
 def translate_aligned(
     translator: Translator, chunks: Iterable[Sequence[str]], options: SearchOptions
 ) -> Iterator[Aligned]:
-    """Yield the translation of each text in `chunks`, in order. Another thread reads the chunks."""
-    untranslated = deque[str]()  # texts that were read from `chunks`
+    """Yield the translation of each text in `chunks`, in order. The iterator `chunks` runs in another thread."""
+    untranslated = deque[str]()
 
     def recorded() -> Iterator[Sequence[str]]:
         for chunk in chunks:
@@ -38,16 +38,14 @@ def align(translator: Translator, translation: Translation, text: str, rank: int
     if translation.copy:
         copied = translation.copy.text
         begin = max(text.rfind(copied), 0)
+        # A text without letters is copied, so link each visible character to itself.
         ends = [match.end() for match in re.finditer(r"(?<!\s)\s*+\S", copied)]
         return Aligned(copied, [(end, min(begin + end, len(text)) - 1) for end in ends])
     return Aligned(translation.hypotheses[rank].text, _links(translator, translation, text, rank))
 
 
 def _links(translator: Translator, translation: Translation, text: str, rank: int) -> list[tuple[int, int]]:
-    """Return, for each target token, its end in the translation and the start of its source token in `text`.
-
-    The source token of a target token is the one that receives most of its attention.
-    """
+    """For each target token, return its end, and the start in `text` of the source token that it attends to most."""
     source, target, pairs = "", "", list[tuple[int, int]]()
     for ids, hypothesis in translation.parts(rank):
         source_text, source_offsets = _decoded(translator.tokenizer, ids[:-1])
@@ -66,19 +64,19 @@ def _links(translator: Translator, translation: Translation, text: str, rank: in
 
 
 def _folded(text: str) -> str:
-    """Convert text to lowercase, except for characters whose lowercase form has another length."""
+    """Convert text to lowercase without changing offsets: keep characters whose lowercase form has another length."""
     return "".join(lower if len(lower := letter.lower()) == 1 else letter for letter in text)
 
 
 def _decoded(tokenizer: Tokenizer, ids: list[int]) -> tuple[str, list[int]]:
-    """Return the text of tokens, and the offsets in it where each token starts, followed by the length of the text."""
+    """Return the text of tokens and the offset of each token in it. The last offset is the length of the text."""
     [text] = tokenizer.decode([ids])
     spelled = ["", *(token.replace("\u2581", " ") for token in tokenizer.tokens(ids))]
     if "".join(spelled) == f" {text}":
         return text, [max(length - 1, 0) for length in itertools.accumulate(map(len, spelled))]
     # The text of a byte token or unknown token differs from the token, so decode each prefix of the tokens.
     offsets = [len(decoded) for decoded in tokenizer.decode([ids[:count] for count in range(len(ids) + 1)])]
-    # Some bytes of a character may decode to more characters than all of its bytes, but offsets must not decrease.
+    # A prefix that ends inside a character may decode to a longer text than the next prefix. Offsets must not decrease.
     for index in range(len(ids) - 1, -1, -1):
         offsets[index] = min(offsets[index], offsets[index + 1])
     return text, offsets

@@ -12,12 +12,11 @@ from nmt_cli.documents.messages import Found, Message, MessageFile, Plural, Plur
 from nmt_cli.documents.xml_messages import Element, Escapes, InlineReader, attributes, elements
 
 _ESCAPE = re.compile(r"\\(?:u([0-9A-Fa-f]{4})|(['\"@?\\]))")
-_ESCAPED = re.compile(r"""['"\\]|\A[@?]""")
 _TAG = re.compile(r"<[^<>]*+>")
 _QUOTE = re.compile(r'(?<!\\)"')
-_LINES = re.compile(r'((?:\\n\s*+)++|(?<!\\)")')  # line ends, and quotes, which Android does not display
+_LINES = re.compile(r'((?:\\n\s*+)++|(?<!\\)")')  # divides text at line ends, and at quotes, which Android removes
 _FLAGS = ("java-printf-format",)
-_RESOURCE_REFERENCE = re.compile(r"\s*+[@?](?:[\w.]++:)?+\w++/[\w.]++\s*+")  # a reference to another resource
+_RESOURCE_REFERENCE = re.compile(r"\s*+[@?](?:[\w.]++:)?+\w++/[\w.]++\s*+")  # such as @string/name
 
 
 def _unescape(text: str) -> str:
@@ -25,14 +24,14 @@ def _unescape(text: str) -> str:
 
 
 def _escape(spelled: dict[str, str], has_quotes: bool, text: str) -> str:
-    """Escape a text. `spelled` maps each character for which the source has an escape such as \\u00e9 to that escape.
+    """Escape text. `spelled` maps characters to the escapes that the source uses for them, such as \\u00e9.
 
     If `has_quotes` is true, the source encloses text in quotes, so apostrophes need no escape.
     """
-    text = _ESCAPED.sub(r"\\\g<0>", text)
-    if has_quotes:
-        text = text.replace(r"\'", "'")
-    return "".join(spelled.get(each, each) for each in text) if spelled else text
+    escapes = {"\\": r"\\", '"': r"\""} if has_quotes else {"\\": r"\\", '"': r"\"", "'": r"\'"}
+    escapes |= spelled
+    written = "".join(escapes.get(each, each) for each in text)
+    return f"\\{written}" if written.startswith(("@", "?")) else written
 
 
 def _role(name: str, tag: str) -> tuple[str, str]:

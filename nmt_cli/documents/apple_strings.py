@@ -10,6 +10,7 @@ from nmt_cli.documents.document import Document, ReadOptions
 from nmt_cli.documents.encodings import Encoding, decoded
 from nmt_cli.documents.messages import Found, Message, MessageFile, wrong
 
+# White space and comments, or one entry: "key" = "value"; or key = word; or "key";
 _PAIR = re.compile(
     r"""(?P<space>(?:\s++|/\*(?:(?!\*/).)*+\*/|//[^\n]*+)++)
     |(?P<key>"(?:[^"\\]|\\.)*+"|[\w.$/:-]++)(?:\s++|/\*(?:(?!\*/).)*+\*/)*+
@@ -18,7 +19,7 @@ _PAIR = re.compile(
 )
 _ESCAPE = re.compile(r"\\(?:[Uu]([0-9A-Fa-f]{4})|([0-7]{1,3})|(.))", re.DOTALL)
 _LETTERS = {"n": "\n", "t": "\t", "r": "\r"}
-_WRITTEN = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n", "\t": r"\t", "\r": r"\r"})
+_WRITTEN = {"\\": r"\\", '"': r"\"", "\n": r"\n", "\t": r"\t", "\r": r"\r"}
 _FLAGS = ("objc-format",)
 
 
@@ -62,7 +63,6 @@ def _quoted(source: str, text: str) -> str:
 
 def _spelled(source: str, text: str) -> str:
     """Escape a text as its source is escaped. Leave line breaks unescaped if the source contains unescaped ones."""
-    written = text.translate(_WRITTEN)
-    for match in {match[1]: match for match in _ESCAPE.finditer(source) if match[1]}.values():
-        written = written.replace(_character(match), match[0])
-    return written.replace(r"\n", "\n") if "\n" in source else written
+    written = {**_WRITTEN, "\n": "\n"} if "\n" in source else dict(_WRITTEN)
+    written |= {_character(match): match[0] for match in _ESCAPE.finditer(source) if match[1]}
+    return "".join(written.get(each, each) for each in text)

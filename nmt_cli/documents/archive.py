@@ -26,12 +26,11 @@ _OLD_OFFICE = bytes.fromhex("d0cf11e0a1b11ae1")  # the first bytes of encrypted 
 
 
 class Archive:
-    """A zip file. `names` lists its members in order."""
-
     def __init__(self, data: bytes, max_unpacked: int) -> None:
         """`max_unpacked` is the total number of bytes that all calls to `read` may return.
 
-        Raise DataError if the file is not a zip file, is damaged, or has members that could be harmful.
+        Raise DataError if the file is not a zip file or is damaged, or if it has too many members, two with the same
+        name, or one whose path leads outside the archive.
         """
         self._data = data
         self._remaining = max_unpacked
@@ -61,7 +60,10 @@ class Archive:
         return list(self._members)
 
     def read(self, name: str) -> bytes:
-        """Return the content of a member. Raise DataError if it is missing, damaged, encrypted or too large."""
+        """Return the content of a member.
+
+        Raise DataError if it is missing, damaged, encrypted, too large, or compressed with another method than deflate.
+        """
         if name not in self._members:
             raise DataError(f"the file is damaged: it has no {name}")
         member = self._members[name]
@@ -82,7 +84,7 @@ class Archive:
         return content
 
     def replaced(self, contents: Mapping[str, bytes]) -> bytes:
-        """Return the file with the members in `contents` replaced. Copy the other members, and keep the order."""
+        """Return the file with the members in `contents` replaced. Copy all others, and keep the order."""
         if not contents:
             return self._data
         out, directory = io.BytesIO(), list[bytes]()
@@ -111,7 +113,7 @@ class Archive:
 
     def _packed(self, member: zipfile.ZipInfo) -> bytes:
         """Return the bytes of a member as they are in the file, usually compressed."""
-        begin = self._begin(member)
+        begin = self._data_offset(member)
         packed = self._data[begin : begin + member.compress_size]
         if member.flag_bits & _IS_ENCRYPTED:
             raise DataError("the file has a password. Save it without one")
@@ -119,8 +121,7 @@ class Archive:
             raise DataError(f"the file is damaged: {member.filename[:60]!r} ends early")
         return packed
 
-    def _begin(self, member: zipfile.ZipInfo) -> int:
-        """Return the offset of a member's data."""
+    def _data_offset(self, member: zipfile.ZipInfo) -> int:
         header = self._data[member.header_offset : member.header_offset + _LOCAL.size]
         if len(header) < _LOCAL.size or header[:4] != b"PK\3\4":
             raise DataError(f"the file is damaged: {member.filename[:60]!r} has no header")

@@ -1,4 +1,4 @@
-"""SubStation Alpha subtitles (.ass, .ssa): translate dialogue lines. Override blocks such as `{\\i1}` are marks."""
+"""SubStation Alpha subtitles (.ass, .ssa): translate dialogue lines. Override blocks such as `{\\i1}` are copied."""
 
 import re
 
@@ -9,11 +9,12 @@ from nmt_cli.documents.subtitles import Cue, Subtitles, Syntax
 from nmt_cli.system.errors import DataError
 
 _TIME = re.compile(r"\s*(\d{1,4}):(\d{1,2}):(\d{1,2})[.:](\d{1,4})\s*")
+# A line break, {\i1}, {\i0}, or any other override block
 _TOKEN = re.compile(
     r"(?P<break>\\[Nnh])|\{\\(?P<open>[ibus])[1-9]\d{0,2}\}|\{\\(?P<close>[ibus])0\}|\{[^{}]*\}", re.ASCII
 )
 _DRAWING = re.compile(r"\\p[1-9]")  # matches an override block that starts a drawing
-# The fields of a dialogue line, unless the file lists different fields
+# The fields of a dialogue line, unless a Format line lists others
 _FIELDS: tuple[str, ...] = "layer", "start", "end", "style", "name", "marginl", "marginr", "marginv", "effect", "text"
 
 

@@ -1,4 +1,4 @@
-"""The base class of documents, which the `read` function of each format returns, and the options of `read`."""
+"""Document, which the `read` function of each format returns, and ReadOptions, which it takes."""
 
 import re
 from collections.abc import Collection
@@ -9,6 +9,7 @@ from nmt_cli.documents.placeholders import Protection
 from nmt_cli.documents.segment import Parts, render, segments_of
 
 _HEAD = 4096  # number of characters at the start of a file in which its encoding may be declared
+# <?xml ... encoding="latin-1" or <meta ... charset=latin-1
 _ENCODING = re.compile(
     r"(\A\ufeff?\s*<\?xml\b[^<>]*?\sencoding=[\"']|<meta\b[^<>]*?\bcharset=[\"']?)(?!utf-8\b)[\w.:-]+", re.IGNORECASE
 )
@@ -19,8 +20,8 @@ LINE_END = re.compile(r"(\r\n?|\n)")  # the group makes `split` return the line 
 class Outline:
     """Where the segments of XML end.
 
-    Elements in `splitting` end a segment. If `detect` is true, other elements whose parent directly contains no text
-    also end a segment, unless they are in `joining`. If `lines` is true, line ends also end a segment.
+    Elements in `splitting` end a segment. If `detect` is true, so do other elements whose parent has no text of its
+    own, except those in `joining`. If `lines` is true, so do line ends.
     """
 
     splitting: tuple[str, ...] = ()
@@ -37,7 +38,7 @@ class ReadOptions:
     outline: Outline = Outline()  # where the segments of XML end
     source_language: str = ""  # selects the code page of files that are not in Unicode
     line_length: int = 42  # maximum line length of subtitles, in characters
-    max_unpacked: int = 1 << 28  # maximum bytes of text in a compressed file
+    max_unpacked: int = 1 << 28  # maximum bytes to unpack from a zip file
     kept: Kept | None = None  # phrases and a pattern that the user wants to keep untranslated
 
     def protection(self, *, strict: bool = False, flags: Collection[str] = ()) -> Protection | None:
@@ -53,7 +54,7 @@ class ReadOptions:
 class Document:
     """A file or text that has been read.
 
-    Set the `result` of each of the `segments` to its translation, then call `write`, or `to_bytes` for a file.
+    Set the `result` of each segment to its translation, then call `write` for text, or `to_bytes` for a file.
     """
 
     mark = ""  # the byte order mark of the file, if any
@@ -68,7 +69,7 @@ class Document:
         return render(self.parts)
 
     def to_bytes(self) -> bytes:
-        """Return the content of the translated file in UTF-8. Correct its encoding declaration if necessary."""
+        """Return the translated file in UTF-8, with a corrected encoding declaration."""
         text = self.write()
         return (self.mark + (declaring_utf8(text) if self.declares_encoding else text)).encode()
 

@@ -36,7 +36,7 @@ class Encoding:
     mark: bytes = b""  # the byte order mark of the file, if any
 
     def encode(self, text: str) -> bytes:
-        """Encode a text. Use UTF-8 if this encoding lacks one of the characters."""
+        """Encode text. Use UTF-8 if this encoding lacks one of the characters."""
         try:
             return self.mark + text.encode(self.name)
         except UnicodeEncodeError:

@@ -76,7 +76,7 @@ def read(data: bytes, options: ReadOptions) -> Package:
 
 
 def _rewritten(part: Part) -> Part:
-    """Wrap a part so that its source is written unchanged unless the translation changes its text."""
+    """Copy the source of a part if the translation does not change its text."""
     return part if isinstance(part, str) else rewritten([part], render([part]), str)
 
 

@@ -23,7 +23,7 @@ class Format:
     marker: bytes = b""  # bytes near the start of each file; a file without them has another format
 
     def read(self, source: str | bytes, options: ReadOptions) -> Document:
-        """Parse a text or the bytes of a file into a document. Raise DataError if the source is not in this format."""
+        """Parse text or the bytes of a file into a document. Raise DataError if the source is not in this format."""
         module = importlib.import_module(f"nmt_cli.documents.{self.module}")  # loads only the formats in use
         if self.binary or isinstance(source, str):
             document: Document = module.read(source, options)
@@ -81,7 +81,7 @@ SUFFIXES = {suffix: each.name for each in _ALL for suffix in each.suffixes}
 
 
 def kind_of(file: Path) -> str | None:
-    """Return the name of the format with this suffix, or None. A regular file must also contain the marker, if any."""
+    """Return the name of the format for a file's suffix, or None. A regular file must contain the marker, if any."""
     name = SUFFIXES.get(file.suffix.lower())
     if name and (marker := FORMATS[name].marker) and file.is_file():
         with file.open("rb") as stream:

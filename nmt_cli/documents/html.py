@@ -1,8 +1,8 @@
 """Read HTML. Split a document into tags and text, and group them into segments.
 
-A parser that builds a tree and writes the tree back changes quotes, entities, the case of names, and broken markup.
-This module builds no tree. It only splits the document into tokens, by the rules of the HTML standard (section 13.2.5),
-and copies all tokens that are not text.
+This module builds no tree, because writing a tree back would change quotes, entities, the case of names, and broken
+markup. It splits the document into tokens by the rules of the HTML standard (section 13.2.5), and copies all tokens
+that are not text.
 """
 
 import bisect
@@ -28,6 +28,7 @@ TOKEN = re.compile(
 )
 _END_NAME = re.compile(r"</([a-zA-Z][^\s/>]*+|\d{1,4}+)")
 _START_NUMBER = re.compile(r"<(\d{1,4})\s*+>")
+# A reference, with or without its semicolon, or a character that may need escaping
 _ENTITY = re.compile(r"&(?:\#[0-9]+|\#[xX][0-9a-fA-F]+|[a-zA-Z][a-zA-Z0-9]*);?|[&<>\"']")
 _REFERENCE = re.compile(r"&(?:#[0-9]{1,7}|#[xX][0-9a-fA-F]{1,6}|[a-zA-Z][a-zA-Z0-9]{1,30});")
 _NAMED_VALUE = re.compile(rf"(?P<name>[^\s/>][^\s/>=]*+)(?:\s*+=\s*+(?P<value>{_VALUE}))?+")
@@ -87,9 +88,9 @@ class _Token(NamedTuple):
 
 
 def _tokens(text: str, protection: Protection | None = None, *, xml: bool = False) -> Iterator[_Token]:
-    """Yield the tokens of a text. If `xml` is true, an element such as `<title/>` is empty.
+    """Yield the tokens of a text. If `xml` is true, `<title/>` is a whole element, not a start tag.
 
-    Tags inside placeholders are text. A start tag such as `<1>` is text if there is no end tag for it.
+    Tags inside placeholders are text. So is a start tag such as `<1>` without an end tag.
     """
     closed = {match[1].lower() for match in _END_NAME.finditer(text)}
     numbers = set(_START_NUMBER.findall(text)) & closed
@@ -159,10 +160,10 @@ def parse(
     *,
     xml: bool = False,
 ) -> Parts:
-    """Return the parts of a document or fragment. The content of elements in `ignored` is copied, not translated.
+    """Cut a document or fragment into segments and strings to copy. The content of elements in `ignored` is copied.
 
-    The `lang` attribute of `<html>`, if present, is set to the target language `language`, unless that is "". If `xml`
-    is true, the text is XHTML.
+    The `lang` attribute of `<html>`, if any, is set to `language` unless that is "". If `xml` is true, the text is
+    XHTML.
     """
     tokens = list(_tokens(text, protection, xml=xml))
     ends, divided = _copied_spans(tokens, COPIED | {name.lower() for name in ignored})
@@ -218,7 +219,7 @@ def _add_tag(builder: SegmentBuilder, token: _Token, protection: Protection | No
 
 
 def _copied_spans(tokens: list[_Token], names: set[str]) -> tuple[dict[int, int], set[int]]:
-    """Find the spans of tokens to copy. Return a mapping from the first index of each span to the index after its end.
+    """Map the index of the first token in each copied span to the index after the last.
 
     Also return the indices at which a segment must end: the start tags of copied elements that are never closed, and
     the start and end of translated elements inside copied elements.
@@ -286,7 +287,7 @@ def _without_translated(
 
 
 def _translate_attribute(token: _Token) -> bool | None:
-    """Return True if a tag demands translation of its content, False if the tag forbids translation, or else None."""
+    """Return True if a tag demands translation of its content, False if it forbids it, or else None."""
     if "transl" not in token.source.lower():
         return None
     values = {match["name"].lower(): (match["value"] or "").strip("\"'").lower() for match in _attributes(token)}

@@ -19,16 +19,18 @@ from nmt_cli.documents.plural_categories import CATEGORIES, categories, one_is_e
 from nmt_cli.documents.segment import Parts, render, segments_of
 
 Cut: TypeAlias = Callable[[str, Protection | None], Parts]  # cuts a sentence into parts
-FLAG, PLURAL_FLAG = "icu-message-format", "icu-plural"
+FLAG, PLURAL_FLAG = "icu-message-format", "icu-plural"  # flags that select the forms of placeholders
 
 # Maximum numbers of levels, choices, sentences and characters. Messages that exceed one of them are not parsed.
 _DEEPEST, _MOST_CHOICES, _MOST_SENTENCES, _LONGEST = 6, 12, 60, 10_000
-_CHOICE = re.compile(
+_CHOICE = re.compile(  # such as "{n, plural, offset:1"
     r"\{\s*+(?P<name>[\w.-]++)\s*+,\s*+(?P<kind>plural|selectordinal|select)\s*+,(?:\s*+offset:\s*+(?P<offset>\d++))?+"
 )
 _SELECTOR = re.compile(r"(?P<before>\s*+)(?P<name>=\d++|[\w-]++)(?P<gap>\s*+)\{")
 _CLOSING = re.compile(r"\s*+\}")
+# Text up to a brace. It may contain quoted braces, and tags.
 _TEXT = re.compile(r"(?:[^{}'<]|''|'(?![{}#|'])|'[{}#|][^']*+'|<[^<>]*+>|<)++")
+# {name} or {n, number, integer}
 _ARGUMENT = re.compile(r"\{\s*+[\w.-]++\s*+(?:,(?:[^{}']|'[^']*+'|\{[^{}]*+\})*+)?+\}")
 _HASH = re.compile("''|'[{}#|][^']*+'|<[^<>]*+>|(?P<hash>#)")
 _APOSTROPHE = re.compile("''?|\u2019")
@@ -108,7 +110,7 @@ def _folded(text: str) -> str:
 
 
 class IcuMessage:
-    """A message with choices. `parts` contains the parts of all sentences in the message."""
+    """A message with choices. `parts` contains the parts of all its sentences."""
 
     def __init__(self, source: str, tree: _Tree, cut: Cut, protection: Protection | None, language: str) -> None:
         self._source = source
@@ -148,10 +150,9 @@ class IcuMessage:
         return parts
 
     def _quoted(self, escape: Callable[[str], str], text: str) -> str:
-        """Escape a sentence so that no apostrophe begins quoted text.
+        """Escape a sentence. If the message doubles its apostrophes, double those of the sentence.
 
-        If the message doubles its apostrophes, double those of the sentence. Otherwise, replace apostrophes that could
-        begin quoted text by ’.
+        Otherwise, replace each apostrophe that would begin quoted text by ’.
         """
         return escape(text.replace("'", "''") if self._doubles_apostrophes else _QUOTING.sub("\u2019", text))
 
@@ -230,10 +231,9 @@ def _spread(nodes: list[Node], enclosing: Choice | None, remaining: list[int]) -
 
 
 def _moved(node: Node, enclosing: Choice | None, choice: Choice) -> Node:
-    """Adapt text that moves into a branch of `choice`.
+    """Adapt text that moves from a branch of `enclosing`, or the top level if that is None, into a branch of `choice`.
 
-    The text is moved out of a branch of `enclosing`, or out of the top level if `enclosing` is None. "#" stands for
-    the number only directly inside a plural. Replace each "#" whose meaning would change.
+    "#" stands for the number only directly inside a plural, so replace each "#" whose meaning would change.
     """
     if isinstance(node, Choice):
         return node
@@ -260,7 +260,7 @@ def _in_categories(tree: _Tree, language: str) -> list[tuple[Branch, _Tree | _Le
             kept += [(Branch(other.before, name, other.gap, []), inner_other) for name in missing]
         if branch.selector == "one" and "one" in required and not _suits(branch, other, language):
             inner = inner_other
-        # Dart uses `zero` for the count 0 in every language.
+        # Keep `zero`, because Dart uses it for the count 0 in every language.
         if branch.selector not in CATEGORIES or branch.selector in (*required, "zero"):
             kept.append((branch, inner))
     return kept

@@ -1,4 +1,4 @@
-"""The items of a paragraph or subtitle: its text and its marks, before they become a segment."""
+"""Items: the pieces of text and the marks of a paragraph or subtitle, before they become a segment."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -9,14 +9,14 @@ from nmt_cli.documents.segment import Parts
 @dataclass(frozen=True)
 class Item:
     source: str = ""  # the markup or text of the item, unless it has `parts`
-    kind: str = "text"  # or "mark", "break" (ends a segment), "open" or "close" (a pair of tags with the same name)
-    name: str = ""  # the name of a tag; the name of a text item depends on the format of the file
+    kind: str = "text"  # or "mark", "break" (line break or tab), "open" or "close" (a pair of tags with the same name)
+    name: str = ""  # the name of a tag; office documents also name texts
     parts: Parts = field(default_factory=list)  # the content of a mark if it is to be translated
     joins: bool = False  # whether the words on both sides of a mark may form one word
 
 
 def inner(items: Sequence[Item]) -> tuple[int, int]:
-    """Return the range (start, end) of the items without marks at the ends and without tags around the whole text.
+    """Return the range (start, end) of the items without the marks at both ends and the tags around the whole text.
 
     If no item contains text, return the range of all items.
     """

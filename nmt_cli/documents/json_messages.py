@@ -36,12 +36,12 @@ _NOTES = {"description", "context", "comment", "developer_comment", "placeholder
 
 @dataclass
 class _Value:
-    """A value between two offsets, with its members or items, if any."""
+    """A value of JSON, from offset `start` to `end`."""
 
     start: int
     end: int = 0
     kind: str = ""  # "{", "[", "string" or "literal"
-    members: list[tuple[int, str, "_Value"]] = field(default_factory=list)  # offset of the key, key, value
+    members: list[tuple[int, str, "_Value"]] = field(default_factory=list)  # offset, key ("" in a list), value
 
 
 def read(text: str, options: ReadOptions) -> Document:
@@ -97,11 +97,11 @@ def _groups(source: str, value: _Value, messages: dict[int, Message]) -> list[Pl
 
 
 def _parsed(source: str) -> _Value:
-    """Parse JSON. Return the top-level object or list, with the offsets of all values. Raise DataError if invalid."""
+    """Parse JSON. Return the top-level object or list. Raise DataError if the source is invalid."""
     root = _Value(0)
     stack, offset = [root], 0
-    key: tuple[int, str] | None = None
-    expected = "value"  # or "first value", "key", "first key", "colon", "comma", "end"
+    key: tuple[int, str] | None = None  # the offset and text of the last key
+    expected = "value"  # or "first value", "key", "first key", "colon", "comma"
     while match := _JSON_TOKEN.match(source, offset):
         kind = match.lastgroup or ""
         start, offset, mark = match.start(kind), match.end(), match["mark"] or ""

@@ -58,7 +58,7 @@ class Kept:
             raise DataError(f"{wrong}. Avoid nested repetitions such as (a+)+") from None
 
     def phrases_in(self, text: str, start: int, end: int) -> Iterator[tuple[int, int]]:
-        """Yield the spans of the phrases in `text` from offset `start` to `end`. They do not overlap."""
+        """Yield the spans of phrases between two offsets. The spans do not overlap."""
         next_start = start
         for token in _TOKEN.finditer(text, start, end) if self.phrases else ():
             if token.start() < next_start:
@@ -72,12 +72,12 @@ class Kept:
 
 @lru_cache(maxsize=4)
 def kept_phrases(phrases: tuple[str, ...]) -> Kept:
-    """Return a `Kept` with these phrases. Cache it, because grouping many phrases takes long."""
+    """Return a `Kept`, which is cached because grouping many phrases takes long."""
     return Kept(phrases)
 
 
 def _end_of_phrase(text: str, words: list[str], offset: int) -> int:
-    """Return the offset after the phrase at `offset`. Return 0 if it is not there, or if it ends inside a word."""
+    """Return the end of the phrase at `offset`, or 0 if it is not there or ends inside a word."""
     for index, word in enumerate(words):
         if index:
             space = _SPACE.match(text, offset)

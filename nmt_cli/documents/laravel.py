@@ -1,4 +1,4 @@
-"""Laravel's PHP message catalogs: `return [...]` with strings and nested arrays. Other PHP code is refused.
+"""Laravel's PHP message catalogs: `return [...]` with strings and nested arrays, and no other code.
 
 Source: https://laravel.com/docs/localization (arrays, :parameters, plurals with "|").
 """
@@ -20,6 +20,7 @@ _PHP_TOKEN = re.compile(
     r"|(?P<open>\[|array\s*+\()|(?P<close>[\])])|(?P<mark>=>|,)|(?P<other>-?\d[\d.]*+|true|false|null))",
     re.DOTALL | re.IGNORECASE,
 )
+# \n, \u{e9}, \xe9 or \351
 _ESCAPE = re.compile(r"\\(?:([nrtvef\\$\"])|u\{([0-9A-Fa-f]{1,6})\}|x([0-9A-Fa-f]{1,2})|([0-7]{1,3}))")
 _SINGLE = re.compile(r"\\(['\\])")
 _LETTERS = {"n": "\n", "r": "\r", "t": "\t", "v": "\v", "e": "\x1b", "f": "\f"}
@@ -71,10 +72,10 @@ def _character(match: re.Match[str]) -> str:
 
 def _cut(text: str, protection: Protection | None) -> Parts:
     """Return the parts of a message. Cut each choice of a plural separately."""
-    pieces = _CHOICE.split(text)
-    if len(pieces) == 1:
-        return text_parts(text, protection)
-    return [part for i, each in enumerate(pieces) for part in ([each] if i % 2 else text_parts(each, protection))]
+    parts = Parts()
+    for number, piece in enumerate(_CHOICE.split(text)):
+        parts += [piece] if number % 2 else text_parts(piece, protection)
+    return parts
 
 
 def _spelled(quotes: str, text: str) -> str:

@@ -21,7 +21,7 @@ class _Item:
 
     path: list[int]
     parts: Parts  # the parts of a mark, or []
-    text: str  # the text of one or more units, or ""
+    text: str  # the translated text, or ""
     space: str = ""  # the white space before the item
 
 
@@ -35,8 +35,8 @@ def lay_out(
     """Return the parts of a translation: its marks and its escaped text.
 
     `units` are the spans of the units in `text`: words, parts of words, or punctuation. `paths` lists the elements
-    around each unit, outermost first. `marks` maps each gap to the standalone marks in it. The number of a gap is the
-    number of units before it.
+    around each unit, outermost first. `marks` maps each gap, given as the number of units before
+    it, to its standalone marks.
     """
     items, end = list[_Item](), 0
     for gap in range(len(units) + 1):
@@ -58,7 +58,7 @@ def lay_out(
 
 
 def _ordered(marks: list[MarkInGap], left: list[int], right: list[int]) -> list[MarkInGap]:
-    """Sort the marks in a gap: those in elements of the left unit first, those in elements of the right unit last.
+    """Sort the marks in a gap: first those inside elements of the left unit, last those inside elements of the right.
 
     If this would change the order of `ordered` marks, move these marks out of elements that do not contain both units.
     """
@@ -79,7 +79,7 @@ def _common_length(one: list[int], other: list[int]) -> int:
 
 
 def _spaces(space: str, left: str, right: str, marks: list[Mark]) -> list[str]:
-    """Return the space to write before each mark in a gap and after the last mark. A gap without marks has one space.
+    """Return the space to write before each mark in a gap and after the last. Without marks, return one item.
 
     `space` is the text in the gap, usually white space. `left` is all text before it, and `right` all text after it.
     """
@@ -95,6 +95,7 @@ def _spaces(space: str, left: str, right: str, marks: list[Mark]) -> list[str]:
     apart = [before, *between, after]
     if space.strip():  # text that belongs to no unit
         return [space, *(" " if each else "" for each in apart[1:])]
+    # In the source, only the marks separate two words, as in "a<br>b".
     only_marks_separate = first.isalnum() and last.isalnum() and not all(mark.joins for mark in marks)
     if space and left and right and not any(apart) and not only_marks_separate:
         apart[-1] = True
@@ -104,10 +105,9 @@ def _spaces(space: str, left: str, right: str, marks: list[Mark]) -> list[str]:
 def _is_apart(neighbor: str, character: str, space: str) -> bool:
     """Return whether to write a space between a mark and a character of the translation.
 
-    `neighbor` is the character on that side of the mark in the source, or "" for another mark. `space` is the text in
-    the gap. If the neighbor is white space, write a space, and if it is a letter or digit, write none. If it is
-    punctuation or another mark, write a space beside a letter or digit. Beside punctuation, write a space only if
-    `space` is not empty and the neighbor is not the same punctuation.
+    `neighbor` is the character on that side of the mark in the source, or "" for another mark. If it is white space,
+    write a space. If it is a letter or digit, write none. Otherwise, write one beside a letter or digit, and, unless
+    `space`, the text in the gap, is empty, beside punctuation that differs from the neighbor.
     """
     if neighbor == " " or neighbor.isalnum():
         return neighbor == " "

@@ -1,13 +1,12 @@
 """Read Markdown (CommonMark with tables and strikethrough).
 
-The library markdown-it-py parses the document. This module finds the offset of each piece of text in the document, and
-copies everything else unchanged. For each block, the library reports the lines and the content. For the syntax inside a
-block, the library reports only the order of the tokens. This module therefore wraps the library's inline rules, and
-records where each rule matches.
+The library markdown-it-py parses the document. This module finds the offset of each piece of text, and copies
+everything else unchanged. The library reports the lines and the content of each block, but inside a block only the
+order of the tokens. This module therefore wraps the library's inline rules, and records where each rule matches.
 
-Parsing may take quadratic time. For each opening bracket, the library searches the rest of the paragraph for the
-closing bracket. It also pads each row of a table to the number of cells in the header. This module counts the
-characters searched and the cells added, and refuses a document if there are too many.
+Parsing may take quadratic time. For each opening bracket, the library searches the rest of the paragraph. It also pads
+each row of a table to the width of the header. This module counts the characters searched and the cells added, and
+refuses a document with too many.
 """
 
 import bisect
@@ -44,13 +43,13 @@ _RULES: dict[str, Rule] = {
 _UNTRANSLATED_START = re.compile(r"\[[ xX]\][ \t]+|\[![A-Za-z]+\][ \t]*(?:\n|\Z)")  # "[x] " or "[!NOTE]"
 _NEW_LINE = re.compile(r"\r\n?|\n")
 _SPECIAL = re.compile(r"[\\`*_\[\]<>|&~]")
-# A document may take FREE_STEPS steps, and STEPS more per character. One step is one character read in the search for a
-# closing bracket. Each table cell that the library adds counts as _CELL steps. Manuals and lists of links need fewer
-# than 3 steps per character.
+# A document may take FREE_STEPS steps, and STEPS more per character. A character searched for a closing bracket is one
+# step, and a table cell added is _CELL steps. Manuals and lists of links need fewer than 3 steps per character.
 STEPS, FREE_STEPS, _CELL = 20, 100_000, 30
 # Types of tokens that attributes may follow
 _WITH_ATTRIBUTES = {"link_close", "em_close", "strong_close", "s_close", "code_inline", "image"}
 _STEPS_LEFT = "steps left"  # key in the `env` that markdown-it passes to every rule
+# "# ", "- ", "1. ", "---" or ">"
 _BLOCK_START = re.compile(r"(?:#{1,6}|[-+]|\d+[.)])(?=\s|\Z)|(?:[-=]+)\Z|>")
 
 
@@ -59,7 +58,7 @@ def read(text: str, options: ReadOptions) -> Document:
 
 
 def parse(text: str, protection: Protection | None = None) -> Parts:
-    """Return the parts of a document. Raise DataError if reading it would take too long."""
+    """Cut a document into segments and strings to copy. Raise DataError if this would take too long."""
     head = match[0] if (match := markdown_rules.FRONT_MATTER.match(text)) else ""
     body = text[len(head) :]
     parts, end, env = Parts([head]), 0, dict[str, object]({_STEPS_LEFT: FREE_STEPS + STEPS * len(body)})
@@ -104,14 +103,14 @@ def _spend_steps(env: MutableMapping[str, Any], steps: int) -> None:
 
 
 def _label_end(state: StateInline, start: int, disableNested: bool = False) -> int:
-    """Return the end of the link text that begins at `start`, or -1 if there is none. Spend the steps of the search."""
+    """Return the end of the link text that begins at `start`, or -1 if there is none. Count the search as steps."""
     end = helpers.parseLinkLabel(state, start, disableNested)
     _spend_steps(state.env, (state.posMax if end < 0 else end) - start)
     return end
 
 
 def _table(state: StateBlock, start: int, end: int, silent: bool) -> bool:
-    """Apply the library's rule for tables. Spend steps for the cells that it adds."""
+    """Apply the library's rule for tables. Count the cells that it adds as steps."""
     count = len(state.tokens)
     found = rules_block.table(state, start, end, silent)
     if found and not silent:
@@ -128,7 +127,7 @@ def _apply_rule(rule: Rule, state: StateInline, silent: bool) -> bool:
     """
     start, count, pending = state.pos, len(state.tokens), bool(state.pending)
     label_end = 0  # the end of a link text or alternative text
-    has_bracket = state.src.startswith(("[", "!["), state.pos)  # without a bracket, there is no such text
+    has_bracket = state.src.startswith(("[", "!["), state.pos)
     if has_bracket and not silent and rule in (rules_inline.link, rules_inline.image):
         no_links_inside = rule is rules_inline.link  # the alternative text of an image may contain links
         label_end = state.md.helpers.parseLinkLabel(state, state.src.find("[", start), no_links_inside)
@@ -149,11 +148,10 @@ def _apply_rule(rule: Rule, state: StateInline, silent: bool) -> bool:
 
 
 def _find_block(token: Token, body: str, lines: list[str], starts: list[int], after: int) -> tuple[str, list[int]]:
-    """Find the text of a block. Return its source, and the offset in `body` of each character of this source.
+    """Find a block in `body`, from offset `after` on. Return its source, and the offsets of its characters and end.
 
-    One more offset marks the end of the text. Both results are empty if the text is not found, for example because the
-    library expanded tabs. `lines` are the lines of `body`, and `starts` their offsets. The search begins at
-    offset `after`.
+    Both results are empty if the block is not found, for example because the library expanded tabs. `lines` are the
+    lines of `body`, and `starts` their offsets.
     """
     found, offsets = list[str](), list[int]()
     assert token.map
@@ -223,7 +221,7 @@ class _BlockReader:
         _parser().inline.parse(self.source, _parser(), self.env, tokens)
         tokens = [token for token in tokens if "span" in token.meta and token.type != "text"]
         end = len(match[0]) if (match := _UNTRANSLATED_START.match(self.source)) else 0
-        end_tags = dict[str, list[int]]()  # for each element name, the indices of its end tags in `tokens`
+        end_tags = dict[str, list[int]]()
         text_end = max(markdown_rules.end_attributes(self.source), end)
         parts = Parts([self.slice(0, end)])
         for number, token in enumerate(tokens):
@@ -254,7 +252,7 @@ class _BlockReader:
     def _element_end(self, number: int, tokens: list[Token], end_tags: dict[str, list[int]], name: str) -> int:
         """Return the end of an HTML element if the whole element is copied, or else the end of its start tag.
 
-        `number` is the index of the start tag in `tokens`. For `end_tags`, see `parts`.
+        `number` is the index of the start tag in `tokens`. `end_tags` caches the indices of end tags, by name.
         """
         start: int = tokens[number].meta["span"][0]
         stop: int = tokens[number].meta["span"][1]

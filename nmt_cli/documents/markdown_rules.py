@@ -1,12 +1,12 @@
 """Rules for markdown-it-py that keep the syntax of Markdown dialects out of the translation.
 
-CommonMark does not know this syntax, and would join such lines with the text around them. These rules copy the lines.
-Titles in these lines, and text between them, are still read as Markdown. The syntax is documented by Pandoc, MyST,
-Docusaurus, VitePress, Python-Markdown with PyMdown, kramdown, Hugo, Liquid and MDX. mdit-py-plugins supports part of
-the syntax, but its rules take quadratic time, because they search the rest of the text at every marker.
+CommonMark would join lines in this syntax to the text around them. These rules copy the lines, except titles in
+them, which are read as Markdown. The syntax is documented by Pandoc, MyST, Docusaurus, VitePress, Python-Markdown with
+PyMdown, kramdown, Hugo, Liquid and MDX. mdit-py-plugins supports part of the syntax, but its rules take quadratic time,
+because they search the rest of the text at every marker.
 
-The rules here take linear time. A rule that searches for the end of a region stops at a blank line or at the start of
-another region, or it copies all text up to where the search stopped. So no text is searched many times.
+The rules here take linear time. A search for the end of a region stops at a blank line or at the start of another
+region, or else all text searched is copied. So no text is searched many times.
 """
 
 import re
@@ -37,13 +37,14 @@ _LINES = [  # lines without text to translate
 ]
 _LINE = re.compile(f"(?:{'|'.join(_LINES)})[ \t]*")
 _CONTENTS = re.compile(r"toc[ \t]*+\n[ \t]*+\{:\s*+toc", re.IGNORECASE)  # a table of contents in kramdown
+# First lines of directives: ":::note", ":::{note}", "::video[Title]", "/// note | Title", "```{note}"
 _COLONS = re.compile(r"(?P<colons>:{3,}+)[ \t]*+[\w.:@/-]*+(?:\{(?P<name>[^{}\n]*+)\})?+[ \t]*+")
 _LEAF = re.compile(r"::[\w-]++(?=[\[{])(?:\{[^{}\n]*+\})?+")
 _HEADS = [_COLONS, _LEAF, re.compile(r"(?<!/)/{3,}+[ \t]++[\w-]++[ \t]*+\|[ \t]*+")]
 _FENCE = re.compile(r"(?P<fence>`{3,}+|~{3,}+)[ \t]*+(?:\{(?P<name>[\w:-]++)\}[ \t]*+)?+")
-_OPTION = re.compile(r":[\w-]++:(?:\s.*)?")
+_OPTION = re.compile(r":[\w-]++:(?:\s.*)?")  # ":class: wide"
 _WORDS = r"[ \t]*+[\w-]++(?:[ \t]++[\w-]++)*+"
-_INDENTED = [
+_INDENTED = [  # '!!! note "Title"' and '=== "Tab"'
     re.compile(rf'(?:!!!|\?\?\?\+?+)(?:{_WORDS})(?:[ \t]++"(?P<title>[^"\n]*+)")?+[ \t]*+'),
     re.compile(r'===[!+]?+[ \t]++"(?P<title>[^"\n]*+)"[ \t]*+'),
 ]
@@ -69,12 +70,13 @@ code code-block code-cell csv-table eval-rst include list-table literalinclude m
 _TEXT_NAMES, _CODE_NAMES = set(_TEXT.split()), set(_CODE.split())
 _OPEN_FENCES = "open fences"  # key in the `env` that markdown-it passes to every rule
 _EQUATION = re.compile(r"\$\$|\\\[|\\begin\{(?P<name>(?:equation|align|gather|multline|eqnarray|displaymath)\*?+)\}")
+# The rest of the line after an equation: punctuation, "(label)", "{#label}" or "^label"
 _LABEL = re.compile(r"[ \t]*+[.,;:]?+[ \t]*+(?:\([\w:.-]++\)|\{[^{}\n]*+\}|\^[\w-]++)?+[ \t]*+")
 _TAG, _TAG_END = re.compile(r"\{\{[<%]|\{%"), re.compile(r"[>%]\}\}|%\}")
 _LISTING = re.compile(r"\{\{<[ \t]*highlight\b|\{%-?[ \t]*(?:highlight|comment)\b")
 _LISTING_END = re.compile(r"\{\{<[ \t]*/highlight[ \t]*>\}\}|\{%-?[ \t]*end(?:highlight|comment)[ \t]*-?%\}")
 _GRID = re.compile(r"\+(?:[-=:]++\+)++[ \t]*+")
-_FIRST = set("{[@$(+<-!:/\\?%;,.~`=*|")  # the characters that may begin a line with such syntax
+_FIRST = set("{[@$(+<-!:/\\?%;,.~`=*|")  # the characters that may begin a line to copy
 _SPAN = re.compile(
     r"""\$\$(?:[^$\\]|\\.|\$(?!\$))++\$\$                       # formulas, with Pandoc's rule for dollars
     |\$(?![\s$])(?:[^$\\\s]|\\.|\s(?!\$))++\$(?!\d)
@@ -98,9 +100,9 @@ def add_rules(parser: MarkdownIt) -> None:
 
 
 def end_attributes(source: str) -> int:
-    """Return the offset where the attributes at the end of a block begin, or the white space before them.
+    """Return the offset of the attributes at the end of a block, or of the white space before them.
 
-    Return the length of the block if it has no such attributes.
+    Return the length of the block if it has none.
     """
     offset = source.rfind("{")
     while offset > 0 and source[offset - 1].isspace():

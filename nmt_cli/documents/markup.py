@@ -21,10 +21,10 @@ _SPACES = re.compile(r"(?:\s|&nbsp;|&#160;|&#xA0;|<text:s\b[^<>]*/>)+", re.IGNOR
 
 
 def xml_text(data: bytes, name: str) -> tuple[str, str]:
-    """Return the text and the encoding of an XML file.
+    """Return the text and the encoding of an XML file. `name` is the name of the file in messages.
 
     Raise DataError if the file is not valid text, has characters that XML forbids, declares entities, or has too many
-    tags. `name` is the name of the file in the message.
+    tags.
     """
     encoding = _BOMS.get(data[:2], "utf-8")
     try:
@@ -49,9 +49,9 @@ class Markup:
     """
 
     def __init__(self, data: bytes, file_name: str, namespaces: Mapping[str, str]) -> None:
-        """`namespaces` maps URIs to prefixes, and `file_name` is the name of the file in error messages.
+        """`namespaces` maps URIs to prefixes.
 
-        Raise DataError if the file is not well-formed or nests elements too deeply, and in the cases of `xml_text`.
+        Raise DataError if the file is not well-formed or nests elements too deeply, or if `xml_text` does.
         """
         self.text, self.encoding = xml_text(data, file_name)
         self.tokens = tokens_of(self.text)
@@ -84,7 +84,7 @@ class Markup:
         return f"{usual}:{local}" if usual else local
 
     def _end_tags(self, file_name: str) -> dict[int, int]:
-        """Map the index of each start tag to the index of its end tag. Raise DataError if tags do not match."""
+        """Return `ends`. Raise DataError if tags do not match."""
         ends, opened = dict[int, int](), list[int]()
         for index, token in enumerate(self.tokens):
             if token.kind == "start":
@@ -180,8 +180,7 @@ class Reader:
     ) -> Parts:
         """Return the parts of a paragraph's items. A segment ends at each item of the kind "break".
 
-        `add_text` adds an item of text to a builder. The source of each mark and tag replaces "{}" in `template`, so
-        that the caller can delimit it.
+        `add_text` adds an item of text to a builder. Marks and tags replace "{}" in `template`, which delimits them.
         """
         parts, begin = Parts(), 0
         for stop in [*(index for index, item in enumerate(items) if item.kind == "break"), len(items)]:
@@ -203,9 +202,9 @@ class Reader:
 
 
 def rewritten(inside: Parts, source: str, write: Callable[[str], str]) -> Rewritten:
-    """Wrap `inside` so that `write` converts its translation to markup.
+    """Let `write` convert the translation of `inside` to markup.
 
-    If the translation differs from the original only in white space, `source` is written unchanged.
+    If the translation differs from the original only in white space, write `source` instead.
     """
     return Rewritten(inside, partial(_source_or_markup, _without_spaces(render(inside)), source, write))
 

@@ -1,8 +1,8 @@
 """Translate files of messages. A message is a string that a program loads by a key.
 
-The module for each format finds the messages and their offsets, and unescapes and escapes strings. Messages are
-translated one by one. Messages that the translation does not change are copied byte for byte. So is everything around
-the messages, except plural categories and attributes such as the language.
+The module for each format finds the messages and their offsets, and unescapes and escapes strings. Messages that the
+translation does not change are copied byte for byte. So is everything around the messages, except plural categories and
+attributes such as the language.
 """
 
 import re
@@ -24,7 +24,7 @@ from nmt_cli.system.errors import DataError
 MOST_LEVELS = 100  # maximum depth of nested elements, objects and lists
 _MODIFIER = "(?:Raw)?(?:Ctrl|Control|Alt|Shift|Cmd|Command|Meta|Option|Super|Win)[+-]"
 _SHORTCUT = rf"(?:{_MODIFIER})++(?:\w++|\S)|F\d{{1,2}}|Del|Esc|Ins|PgDn|PgUp"
-# Line ends and tabs divide a message. In a menu item, a key after a tab is the shortcut of the item: Open\tCtrl+O
+# Line ends and tabs divide a message. A shortcut after a tab, as in Open\tCtrl+O, is copied.
 LINES = re.compile(rf"(\r\n?|\n|\t(?:(?:{_SHORTCUT})(?![^\r\n\t]))?)")
 # Values that are not text: keys such as "menu.file_open", file names, paths, colors and, in _DATE, date patterns.
 _IDENTIFIER = re.compile(
@@ -35,10 +35,12 @@ _DATE = re.compile(r"%[-_^]?+[A-Za-z]|[^\w%]")
 
 
 def text_parts(text: str, protection: Protection | None) -> Parts:
-    """Cut the text of a message into parts. Line ends, tabs and shortcuts are copied."""
+    """Cut a message into parts: segments, and strings to copy, such as line ends, tabs and shortcuts."""
     parse = html.parse if html.is_html(text, protection) else plain_parts
-    lines = enumerate(LINES.split(text))
-    return [part for number, line in lines for part in ([line] if number % 2 else parse(line, protection))]
+    parts = Parts()
+    for number, line in enumerate(LINES.split(text)):
+        parts += [line] if number % 2 else parse(line, protection)
+    return parts
 
 
 def is_code(text: str) -> bool:
@@ -49,7 +51,8 @@ def is_code(text: str) -> bool:
 class MessageText:
     """The text of a message, in parts. An ICU message becomes several sentences.
 
-    If any other message has an accelerator mark, the parts lack it, and `write` inserts it into the translation.
+    If a message that is not ICU has an accelerator mark, as in "&Open", the parts lack the mark, and `write` inserts it
+    into the translation.
     """
 
     def __init__(self, source: str, cut: Cut, protection: Protection | None, language: str) -> None:
@@ -88,7 +91,7 @@ class Message:
 
 @dataclass
 class Plural:
-    """A message for one plural category, from offset `start` to `end`. Its key contains the name of the category."""
+    """An entry of the file for one plural category, from offset `start` to `end`: the category's name and a message."""
 
     category: str
     name: tuple[int, int]  # the offsets of the category's name in the file
@@ -156,7 +159,7 @@ class MessageFile(Document):
     def _remove_unused(self, group: PluralGroup) -> Iterator[int]:
         """Remove plural categories that do not exist in the target language. Yield the offsets of their messages.
 
-        Keep the last item, and any item that is separated from the next item by more than a comma.
+        Keep the last item, and items that a comment or other text separates from the next item.
         """
         unused = group.unused(self._language)
         for item, following in pairwise(group.items):
@@ -168,8 +171,8 @@ class MessageFile(Document):
     def _additions(self, group: PluralGroup, written: dict[int, str]) -> list[Edit]:
         """Return edits that add missing plural categories of the target language, with the text of "other".
 
-        Some target languages also use the category "one" for numbers other than 1. In such a language, if "one" lacks a
-        placeholder of "other", as in "one file", then in `written`, replace the text of "one" with the text of "other".
+        If the target language also uses "one" for other numbers than 1, and "one" lacks a placeholder of "other", as in
+        "one file", also replace the text of "one" in `written` with that of "other".
         """
         by_name = {item.category: item for item in group.items}
         other = by_name["other"]

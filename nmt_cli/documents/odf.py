@@ -24,6 +24,7 @@ _TEXTS = """
 dc:title dc:subject dc:description meta:keyword svg:title svg:desc presentation:footer-decl presentation:header-decl
 text:index-title-template
 """
+# Elements that may be inside a word
 _JOINS = """
 bookmark bookmark-start bookmark-end reference-mark reference-mark-start reference-mark-end change change-start
 change-end soft-page-break note toc-mark toc-mark-start toc-mark-end alphabetical-index-mark
@@ -36,7 +37,7 @@ _STYLE = re.compile(
 _STYLE_NAME = re.compile(r"\sstyle:name=[\"']([^\"']*)[\"']")
 _TEXT_STYLE = re.compile(r"\sstyle:family=[\"']text[\"']")
 _STYLE_OF = re.compile(r"\stext:style-name=[\"']([^\"']*)[\"']")
-# Properties that change how text looks. LibreOffice also creates styles without any of them.
+# Properties that change how text looks. Spans whose style has none, as LibreOffice creates them, get no tags.
 _VISIBLE = re.compile(
     r"\s(?!officeooo:|loext:|xmlns:|(?:fo|style):(?:language|country|script|rfc-language-tag)(?:-\w+)?=)[\w:-]+=[\"']"
 )
@@ -94,7 +95,7 @@ class _TextReader(Reader):
 
     def paragraph(self, begin: int, end: int) -> Parts:
         markup, items, index = self.markup, list[Item](), begin + 1
-        hidden = set[int]()  # the indices of the end tags of spans whose style is invisible
+        hidden = set[int]()  # end tags of spans whose style is invisible
         while index < end - 1:
             kind, name, stop = markup.tokens[index].kind, markup.names[index], index + 1
             if kind == "text":

@@ -24,7 +24,7 @@ def with_region(language: str) -> str:
 
 
 class Member(NamedTuple):
-    """A member of the zip file whose text is translated or whose language is set."""
+    """A member whose text is translated or whose language is set."""
 
     source: str
     parts: Parts
@@ -32,7 +32,7 @@ class Member(NamedTuple):
 
 
 class Package(Document):
-    """A zip file. `members` maps names to the members that may change. All other members are copied unchanged."""
+    """A zip file. `members` maps names to the members that may change. All others are copied."""
 
     def __init__(self, archive: Archive, members: Mapping[str, Member]) -> None:
         self._archive = archive

@@ -1,7 +1,7 @@
 """The forms of placeholders, with links to the documentation that defines them.
 
-Forms in DELIMITED are recognized in all text, and forms in PLAIN in text without format flags. Forms in FLAGGED
-resemble prose, so they are recognized only if the message has a flag for them, as gettext messages may. A flag such as
+Forms in DELIMITED are recognized in all text. Forms in PLAIN are recognized unless the message has flags, such as
+gettext's c-format, which enable other forms. Forms in FLAGGED resemble prose, so they need a flag. A flag such as
 no-c-format disables forms. Forms are listed in order of precedence. Matching takes time linear in the length of the
 text, because every pattern is possessive, bounded, or cannot extend past the next occurrence of its first character.
 """
@@ -14,7 +14,7 @@ GETTEXT = "https://www.gnu.org/software/gettext/manual/html_node/"  # chapter 15
 class Form(NamedTuple):
     pattern: str  # without capturing groups, except a group that a backreference needs
     source: str  # the addresses of the documentation
-    ordered: bool = False  # whether these placeholders must keep their order, as when each takes the next argument
+    ordered: bool = False  # whether placeholders must keep their order, because each takes the next argument
 
 
 _FORMAT_STRINGS = "https://docs.python.org/3/library/string.html#formatstrings"

@@ -12,14 +12,14 @@ from nmt_cli.documents.placeholder_forms import DELIMITED, FLAGS, FORMS, GENERAL
 _BRACKETS = {"(": ")", "[": "]", "{": "}", "<": ">"}
 _QUOTES = "\"\"''``\u201c\u201d\u201e\u201c\u2018\u2019\u201a\u2018\u00ab\u00bb"
 _PAIRS = {*_BRACKETS.items(), *zip(_QUOTES[::2], _QUOTES[1::2], strict=True)}
-# Brackets inside a word, as in "file(s)", belong to the word. Chinese and Japanese have no spaces between words, so a
-# bracket that touches only Chinese or Japanese characters still counts as outside a word.
+# Brackets inside a word, as in "file(s)", belong to the word. Brackets that touch only Chinese or Japanese characters
+# count as outside a word, because these scripts have no spaces.
 _LETTER, _WITHIN = rf"[^\W{WIDE}]", r"[\w'/-]{0,20}+"
 _BRACKET = re.compile(
     rf"(?<={_LETTER})[(\[{{<]{_WITHIN}[)\]}}>]|[(\[{{<]{_WITHIN}[)\]}}>](?={_LETTER})|(?P<single>[()\[\]{{}}<>])"
 )
 _JOINT = re.compile(r"[^\w\s]*+")  # matches punctuation or nothing; placeholders separated only by this are merged
-# The numbered tags of i18next and Lingui. `_TAG` also matches named tags, whose attributes must all have values.
+# The numbered tags of i18next and Lingui. `_TAG` also matches named tags, if all their attributes have values.
 _NUMBERED = r"</?\d{1,4}\s*+>"
 _VALUE = r"\"[^\"<>]*+\"|'[^'<>]*+'|[^\s\"'<>]++"
 _TAG = re.compile(rf"<(?P<end>/?)(?P<name>\d{{1,4}}|[A-Za-z][\w:.-]*+)(?:\s++[\w:.@-]++=(?:{_VALUE}))*+\s*+>")
@@ -36,17 +36,16 @@ class Protection:
 
     A named tag is hidden only if the text contains both an opening and a closing tag with this name.
 
-    Use `strict` for the strings of programs: it also hides brackets, and treats a pair of brackets like an opening and
-    a closing tag, so that the translation keeps the source's number of brackets and tags. `flags` are the flags of a
-    gettext message. They select the forms of placeholders.
+    Use `strict` for the strings of programs: it also hides brackets, each pair like two tags, so that the translation
+    keeps the number of brackets and tags. `flags` are gettext's flags, which select the forms of placeholders.
     """
 
     def __init__(
         self, *, strict: bool = False, flags: Collection[str] = (), kept: Kept | None = None, forms: bool = True
     ) -> None:
-        """`kept` contains the phrases and the pattern to keep. If `forms` is false, nothing else is hidden.
+        """`kept` contains the phrases and the pattern to keep.
 
-        In that case, `kept` must be given and `strict` must be false.
+        If `forms` is false, nothing else is hidden. Then `kept` must be given, and `strict` must be false.
         """
         self.once = self.brackets = strict
         self._kept, self._has_forms = kept, forms
@@ -141,9 +140,9 @@ def _compiled(names: tuple[str, ...], others: str) -> re.Pattern[str]:
 
 
 def _joined(text: str, found: Iterator[tuple[int, int, Piece]]) -> Iterator[tuple[int, int, Piece]]:
-    """Merge placeholders separated by only punctuation or nothing, and yield them with their spans. Also yield tags.
+    """Yield placeholders and tags with their spans. Merge placeholders that only punctuation or nothing separates.
 
-    Extend each merged placeholder over directly enclosing quotes and brackets.
+    Extend each placeholder over directly enclosing quotes and brackets.
     """
     start, stop, ordered, least = 0, 0, False, 0  # `least`: earliest offset at which the next piece may begin
 

@@ -17,9 +17,9 @@ from nmt_cli.documents.layout import MarkInGap, lay_out
 from nmt_cli.documents.segment import Element, Mark, MarkedSegment, Parts
 
 # `_costs` uses these numbers to place a standalone mark in a gap between words.
-_NEARER = 8  # a word has this many times the weight of the next word farther from the mark
+_NEARER = 8  # each word weighs this many times as much as the next word farther from the mark
 _FARTHEST = 8  # only this many words on each side of the mark have a weight
-_AFTER = 1.1  # a word after the mark has this many times the weight of a word equally far before the mark
+_AFTER = 1.1  # weight of a word after the mark, relative to a word equally far before it
 # Cost of each unit between a word and the mark if the mark is on the correct side of the word. On the wrong side, n
 # units cost sqrt(n).
 _PAST = 0.3
@@ -72,8 +72,9 @@ def place_marks(segment: MarkedSegment, aligned: Aligned) -> Parts:
     gaps = _gaps(segment, standalone, runs, units)
     paths: list[list[int]] = [[] for _ in units]  # the elements around each unit
     for number, own in enumerate(runs):
-        for index in (index for run in own for index in range(*run)):
-            paths[index].append(number)
+        for run in own:
+            for index in range(*run):
+                paths[index].append(number)
     marks: dict[int, list[MarkInGap]] = {}
     for mark, gap in zip(standalone, gaps, strict=True):
         path = [number for number in _around(segment.elements, mark.parent) if _touches(runs[number], gap)]
@@ -84,7 +85,7 @@ def place_marks(segment: MarkedSegment, aligned: Aligned) -> Parts:
 
 
 def _without_forbidden(forbidden: re.Pattern[str], source: str, text: str) -> str:
-    """Replace each match of `forbidden` with spaces of equal length, but keep it as often as the source has it."""
+    """Blank out each match of `forbidden` beyond the number in the source. Offsets do not change."""
     allowed = Counter(match[0] for match in forbidden.finditer(source))
 
     def written(match: re.Match[str]) -> str:
@@ -136,7 +137,7 @@ def _continues_word(text: str, offset: int) -> bool:
 
 
 def _split(source: str, text: str, unit: _Unit, mark_offsets: list[int]) -> list[_Unit]:
-    """If a unit copies a source word, split it at the marks inside the word. Marks are given by source offset."""
+    """If a unit copies a source word, split it at the marks inside the word."""
     word = text[unit.start : unit.end]
     start = max(unit.origin - len(word) + 1, 0)
     start = source.find(word, start, unit.origin + len(word))
@@ -217,10 +218,9 @@ def _all_runs(inside: list[bool], free: list[bool], units: list[_Unit]) -> list[
 
 
 def _best_run(inside: list[bool], free: list[bool], _units: list[_Unit]) -> list[_Run]:
-    """Return the run of free units in which units inside the element outnumber the others by the most.
+    """Return, as a list, the run of free units in which units inside the element outnumber the others by the most.
 
-    If several runs are equally good, return the longest. If units inside the element outnumber the others in no run,
-    return an empty list.
+    If several runs are equally good, return the longest. If there is no such run, return [].
     """
     best, run, surplus, start = (0, 0), list[_Run](), 0, 0
     for index, (own, is_free) in enumerate(zip(inside, free, strict=True)):
@@ -297,14 +297,13 @@ def _costs(word_starts: list[int], mark: Mark, units: list[_Unit]) -> list[float
     """Return the cost of placing a mark in each gap between units.
 
     The cost is high if the mark would be far from the translations of the words next to it in the source.
-    `word_starts` lists the offsets of the words in the source. Words far from the mark have a small weight. If several
-    units translate the same word, they share its weight. In a test on generated text, words were removed from the
-    translation and put back. With these weights, 76% of them returned to the right gap. With a cost that counted only
-    the words on the wrong side, 68% did.
+    `word_starts` lists the offsets of the words in the source. If several units translate the same word, they share its
+    weight. A test on generated text removed words from the translation and put them back: 76% returned to the right gap
+    with these weights, and 68% with a cost that counted only the words on the wrong side.
     """
     right = bisect.bisect_left(word_starts, mark.offset)
     attached = mark.before.isalnum() - mark.after.isalnum()  # 1: only to the word before, -1: only to the word after
-    # Units, by whether their word is before the mark, and by the number of words between the word and the mark.
+    # Units, by whether their word is before the mark, and the number of words between that word and the mark.
     by_word: dict[tuple[bool, int], list[int]] = {}
     for index, unit in enumerate(units):
         before, number = unit.origin < mark.offset, bisect.bisect(word_starts, unit.origin) - 1

@@ -52,9 +52,9 @@ def categories(language: str, *, ordinal: bool = False) -> list[str]:
 
 
 def one_is_exact(language: str) -> bool:
-    """Return whether gettext's plural rule for a language uses the form for 1 only for the number 1.
+    """Return whether gettext's plural rule uses the form for 1 only for 1. Russian uses it for 21, too.
 
-    Russian, for example, also uses that form for 21. Return False if the language is unknown.
+    Return False if the language is unknown.
     """
     rule = plurals.parse(plurals.field_of(locale_of(language)))
     return rule is not None and rule.singular_only

@@ -1,7 +1,7 @@
 """Gettext catalogs: translate empty and fuzzy messages, and mark them fuzzy so that a person reviews them.
 
-Everything else in the file, except a few fields of the header, is copied byte for byte. No library does this. Moreover,
-the library polib treats the text of a catalog as a path if a file with this path exists.
+Everything else in the file, except a few fields of the header, is copied byte for byte. No library does this, and polib
+even opens a file if the text of a catalog is its path.
 """
 
 import re

@@ -9,8 +9,8 @@ from nmt_cli.documents import plurals
 from nmt_cli.documents.po_syntax import Edit, Field, Message, edited
 
 _CODE = re.compile(r"[a-z]{2,3}(?:_[A-Za-z]{2,4})?")
-# Fields that may still have the placeholder of a template as their value. The patterns match the header with its
-# escapes, so a line ends with a backslash and an n.
+# Fields that may still have the placeholder value of a template. The patterns match the header with its escapes, so a
+# line ends with a backslash and an n.
 _LINE = r"(?:\A|(?<=\\n)){}:[ \t]*+"
 _CHARSET = re.compile(_LINE.format("Content-Type") + r"[^\\]*?\bcharset=(?P<value>[^\\;\s]*+)", re.IGNORECASE)
 _ENCODING = re.compile(_LINE.format("Content-Transfer-Encoding") + r"(?P<value>ENCODING|)(?=\\n|\s*\Z)")
@@ -44,11 +44,10 @@ def plural_field(header: Message | None, language: str) -> str:
 
 
 def header_edits(header: Message, language: str, new_line: str, *, has_plurals: bool) -> list[Edit]:
-    """Return edits that set the charset to UTF-8, and fill in other fields that the template left open.
+    """Return edits that set the charset to UTF-8, and the transfer encoding, language and plural forms if still open.
 
-    These fields are the transfer encoding, the language and the plural forms. A missing Plural-Forms field is added if
-    `has_plurals` is true. If the edits leave no placeholder value of the template, they also remove the header's fuzzy
-    flag.
+    A missing Plural-Forms field is added if `has_plurals` is true. If the edits leave no placeholder value of the
+    template, they also remove the header's fuzzy flag.
     """
     raw = _raw(header.forms[0])
     charset = _CHARSET.search(raw)

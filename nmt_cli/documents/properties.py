@@ -14,7 +14,7 @@ from nmt_cli.documents.placeholders import Protection
 from nmt_cli.documents.segment import Parts, segments_of
 from nmt_cli.system.errors import DataError
 
-_LINE = re.compile(
+_LINE = re.compile(  # a comment, or key=value; a line break after a backslash belongs to the value
     r"[ \t\f]*+(?:[#!][^\r\n]*+|(?P<key>(?:[^\\\s:=]|\\.)*+)[ \t\f]*+[:=]?+[ \t\f]*+"
     r"(?P<value>(?:[^\\\r\n]|\\(?:\r\n|[^\r]|\r))*+))(?:\r\n|\r|\n|\Z)",
     re.DOTALL,
@@ -80,15 +80,15 @@ def _doubled(escape: Callable[[str], str], text: str) -> str:
 
 
 def _spelled(source: str, is_escaped: bool, text: str) -> str:
-    """Escape the translation of a value. If `source` breaks a line of the file after \\n, do so after each \\n."""
-    written = "".join(_ESCAPED.get(each, each) for each in text)
+    """Escape the translation of a value. If `source` continues on a new line after \\n, do so after each \\n."""
+    escaped = _ESCAPED
+    if broken := re.search(r"\\n\\(\r?\n[ \t\f]*)", source):
+        escaped = {**_ESCAPED, "\n": rf"\n\{broken[1]}"}
+    written = "".join(escaped.get(each, each) for each in text)
     if is_escaped:
         written = "".join(each if each.isascii() else _unicode(each) for each in written)
     if written.startswith(" "):
         written = f"\\{written}"
-    if re.search(r"\\n\\\r?\n", source):
-        indent = re.search(r"\\(\r?\n[ \t\f]*)", source)
-        written = written.replace(r"\n", rf"\n\{indent[1]}" if indent else r"\n")
     return written
 
 

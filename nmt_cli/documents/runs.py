@@ -31,7 +31,7 @@ _EMPTY = re.compile(r"<(?:\w+:)?rPr\s*(?:/>|>\s*</(?:\w+:)?rPr>)")
 _WRAPS = {"w:hyperlink", "w:ins", "w:moveTo", "w:smartTag", "w:customXml", "w:bdo", "w:dir", "w:sdt"}
 _DROPPED = {"w:proofErr", "w:lastRenderedPageBreak", "x:rPh", "x:phoneticPr"}
 _BREAKS = {"w:br", "w:cr", "w:tab", "w:ptab", "a:br"}
-# Elements that may be inside a word: the letters beside them form one word.
+# Elements that may be inside a word
 _JOINS = """
 bookmarkStart bookmarkEnd commentRangeStart commentRangeEnd commentReference footnoteReference endnoteReference
 noBreakHyphen softHyphen permStart permEnd moveFromRangeStart moveFromRangeEnd moveToRangeStart moveToRangeEnd del
@@ -45,8 +45,6 @@ _ID = re.compile(r"\s(?:\w+:)?id=[\"']([^\"']*)[\"']")
 
 
 class RunNames(NamedTuple):
-    """The names of the elements for runs, their properties and their text."""
-
     run: str
     properties: str
     text: str
@@ -65,8 +63,6 @@ _DIRECT = "direct"  # the format of text outside runs
 
 
 class RunReader(Reader):
-    """Reads paragraphs that consist of runs."""
-
     paragraphs = frozenset(_NAMES)
 
     def __init__(self, data: bytes, name: str, options: ReadOptions) -> None:
@@ -132,7 +128,7 @@ class RunReader(Reader):
         return written + run() + self.markup.sources[self.markup.ends[begin]]
 
     def in_language(self, source: str) -> str:
-        """Return markup with the language of its text set to the target language. Derived classes implement this."""
+        """Set the language in markup to the target language. Derived classes implement this."""
         return source
 
 
@@ -183,7 +179,7 @@ class _Content:
         return stop
 
     def _is_simple_link(self, index: int) -> bool:
-        """Return whether an element is a link that is written as a simple field."""
+        """Return whether an element is a link, written as a simple field."""
         is_field = self._markup.names[index] == "w:fldSimple"
         return is_field and bool(_SIMPLE_LINK.match(self._markup.sources[index]))
 
@@ -194,7 +190,6 @@ class _Content:
         return index
 
     def _run(self, begin: int, end: int) -> None:
-        """Add the items of a run."""
         markup = self._markup
         first = begin + 1 + (markup.tokens[begin + 1].kind == "text")  # white space of an indented file
         index = markup.end(first) if markup.names[first] == self._names.properties else first
@@ -228,10 +223,10 @@ class _Content:
             self.items.append(Item(f"\2{piece}\1", "break") if number % 2 else Item(piece, name=name))
 
     def _field(self, begin: int, separator: int | None, end: int) -> int:
-        """Add a field, and return the index of the token to read next.
+        """Add a field, such as a link or a page number, and return the index of the token to read next.
 
-        The arguments are the indices of the field's first run, of its separator run, if any, and of its last run. The
-        text of a link is translated. Any other field is copied.
+        The arguments are the indices of its first run, its separator run, if any, and its last run. The text of a link
+        is translated. Any other field is copied.
         """
         markup, stop = self._markup, self._markup.end(end)
         instruction = _INSTRUCTION.search(markup.source(begin, separator or end))
@@ -246,9 +241,9 @@ class _Content:
         return stop
 
     def _complete_fields(self, begin: int, end: int) -> dict[int, tuple[int | None, int]]:
-        """Map the index of each complete field's first run to those of its separator run, or None, and its last run."""
+        """Map the first run of each complete field to its separator run, or None, and its last run, all as indices."""
         markup, found = self._markup, dict[int, tuple[int | None, int]]()
-        opened, depth = list[tuple[int, int, int | None]](), 0
+        opened, depth = list[tuple[int, int, int | None]](), 0  # `opened`: first run, its depth, separator run
         run, level = begin, 0  # the most recent run and its depth
         for index in range(begin + 1, end - 1):
             kind, name = markup.tokens[index].kind, markup.names[index]

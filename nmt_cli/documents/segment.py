@@ -13,9 +13,8 @@ from nmt_cli.documents.placeholders import Piece, Protection
 
 _WHITE = re.compile(r"(?:\s|&nbsp;|&#160;|&#[xX][aA]0;)++")
 # A segment with this many characters or marks ends after the current sentence. A segment with twice as many ends at
-# once. Segments are limited because the time to place marks grows with the number of characters times the number of
-# marks. A cut between sentences does not change the translation, because the sentences of a long line are translated
-# separately anyway.
+# once. The limits exist because the time to place marks grows with the number of characters times the number of marks.
+# A cut between sentences does not change the translation, because sentences of long lines are translated separately.
 _LONG_TEXT = 1000
 _MANY_MARKS = 25
 _LONG_TAG = 500  # a tag with more characters is never repeated
@@ -34,8 +33,8 @@ class Mark:
 
     parts: Parts
     offset: int  # in the segment's text
-    # The neighboring characters. They are " " for white space and at both ends of the segment, and "" if the neighbor
-    # is a standalone mark or the tag of an element without text.
+    # The neighboring characters: " " for white space and at both ends of the segment, "" for a standalone mark or the
+    # tag of an element without text.
     before: str = " "
     after: str = " "
     name: str = ""  # the name of a tag, or "" for other marks
@@ -150,7 +149,7 @@ class SegmentBuilder:
                 self.add_standalone([piece.source], ordered=piece.kind == "ordered")
 
     def add_text(self, text: str, source: str) -> None:
-        """Add plain text. `source` is the same text as the document writes it."""
+        """Add plain text. `source` is the text as written in the document."""
         if not text:
             return
         if not (text := visible(text)):
@@ -163,7 +162,7 @@ class SegmentBuilder:
                 self._built.append(source)
                 return
         self.source.append(source)
-        if not words or normalize(f".{text}")[1] == " ":
+        if not words or normalize(f".{text}")[1] == " ":  # begins with white space
             self._add_space()
         if not words:
             return

@@ -42,7 +42,7 @@ def headers(archive: Archive, sheets: Sequence[str]) -> dict[str, Rows]:
 
 
 def is_header(tag: str, rows: Rows) -> bool:
-    """Return whether the cell with this start tag is in `rows`, or gives no reference to its position."""
+    """Return whether the cell with this start tag is in `rows`. A tag without a position counts as well."""
     reference = _REFERENCE.search(tag)
     return not reference or _number(reference[1]) in rows.get(int(reference[2]), ())
 

@@ -1,4 +1,4 @@
-"""SubRip subtitles (.srt): translate the text of cues. Tags such as `<i>` and `{\\an8}` are marks."""
+"""SubRip subtitles (.srt): translate the text of cues. Tags such as `<i>` and `{\\an8}` are copied."""
 
 import re
 from itertools import pairwise
@@ -10,6 +10,7 @@ from nmt_cli.system.errors import DataError
 
 _CLOCK = r"(\d{1,4}):(\d{1,2}):(\d{1,2})[,.](\d{1,4})"
 _TIMES = re.compile(rf"[ \t]*{_CLOCK}[ \t]*-->[ \t]*{_CLOCK}")
+# A line break, a tag, or a block such as {\an8}
 _TOKEN = re.compile(
     r"(?P<break>(?<!\r)\r*+\n)|<(?P<open>[A-Za-z]++)[^<>\n]*+>|</(?P<close>[A-Za-z]++)[ \t]*+>|\{\\[^{}\n]*\}"
 )

@@ -11,7 +11,7 @@ from nmt_cli.documents.placement import UNSPACED, Aligned
 
 SPEED = 17  # characters per second that people can read
 LINES = 2  # maximum lines in a cue
-# Costs of a division. In addition, a word in the wrong cue costs its distance from the right cue, in cues.
+# Costs of a division. A word in the wrong cue also costs its distance from the right cue, in cues.
 _EMPTY = 1000  # cost of each cue without a word
 _TOO_FAST = 0.2  # cost of each character beyond what SPEED allows
 _TOO_LONG = 0.5  # cost of each character that does not fit into LINES
@@ -32,8 +32,8 @@ class _Word(NamedTuple):
 def divided(aligned: Aligned, texts: Sequence[str], seconds: Sequence[float], line_length: int) -> list[Aligned]:
     """Divide the translation of a sentence among cues, and return one piece per cue.
 
-    `texts` are the source texts of the cues, which joined by spaces form the source of `aligned`. `seconds` lists the
-    duration of each cue. `line_length` is the maximum length of a line, in characters.
+    `texts` are the source texts of the cues. Joined with spaces, they are the source of `aligned`. `seconds` lists the
+    duration of each cue. `line_length` is in characters.
     """
     begins = [0, *itertools.accumulate(len(text) + 1 for text in texts[:-1])]
     words = _words(aligned, begins)
@@ -48,7 +48,10 @@ def divided(aligned: Aligned, texts: Sequence[str], seconds: Sequence[float], li
 
 
 def _words(aligned: Aligned, begins: list[int]) -> list[_Word]:
-    """Return the indivisible pieces of a translation. Each belongs to the cue with the source of its first token."""
+    """Return the indivisible pieces of a translation. Each belongs to the cue with the source of its first token.
+
+    `begins` lists the offset of each cue in the source.
+    """
     words, start = list[_Word](), 0
     for end, origin in aligned.links:
         token = aligned.text[start:end]
@@ -95,9 +98,9 @@ def _best_cuts(words: list[_Word], seconds: Sequence[float], capacity: int) -> l
 
 
 def broken_into_lines(marked: str, token: re.Pattern[str], length: int) -> list[str]:
-    """Break the text of a cue into as few lines of at most `length` columns as possible, all about equally wide.
+    """Break the text of a cue into as few lines as possible, about equally wide, of at most `length` columns.
 
-    Marks that `token` matches have no width, and wide characters of East Asia have two columns. A word wider than
+    Marks, which `token` matches, have no width, and wide characters of East Asia have two columns. A word wider than
     `length` gets a line of its own.
     """
     words = _printed_words(marked, token)

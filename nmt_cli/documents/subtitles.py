@@ -1,7 +1,7 @@
 """Translate subtitles. If a sentence runs over several cues, translate it as a whole and divide the translation.
 
-The module for each format cuts a file into cues and the text between them. A cue keeps its line breaks if its
-translation is equal to its source. All other cues get new line breaks, unless their `wraps` is false.
+The module for each format cuts a file into cues and the text between them. A cue that the translation does not change
+keeps its line breaks. Other cues get new ones, unless their `wraps` is false.
 """
 
 import re
@@ -50,7 +50,7 @@ class Cue:
     seconds: tuple[float, float] = (0, 0)  # start and end
     speaker: Hashable = None  # a sentence does not continue in the cue of another speaker
     wraps: bool = True  # whether to break the text into lines of limited length
-    # For each speech, a list of its parts. A str is the line break between two speeches.
+    # The parts of each speech (the words of one speaker), and, as a str, the line break between two speeches.
     speeches: list[str | list[Part]] = field(default_factory=list)
 
 
@@ -180,7 +180,7 @@ def _continues(sentence: list[_Found], cue: Cue, segment: MarkedSegment) -> bool
         return False
     if sum(len(each.text) for _, each in sentence) + len(segment.text) > _MOST_CHARACTERS:
         return False
-    # Only tags may be between the two segments.
+    # Only tags may be between the two segments. A speech has two strings before its first and after its last segment.
     ending, beginning = before.speeches[-1], cue.speeches[0]
     if isinstance(ending, str) or not any(part is last for part in ending[-3:]) or _ends(str(ending[-1])):
         return False
@@ -194,7 +194,7 @@ def _continues(sentence: list[_Found], cue: Cue, segment: MarkedSegment) -> bool
 
 
 def _ends(text: str) -> bool:
-    """Return whether text ends a sentence. A closing bracket also ends one: text in brackets describes a sound."""
+    """Return whether text ends a sentence. A closing bracket counts, because text in brackets describes a sound."""
     text = text.rstrip()
     return text[-1:] in (")", "]") or text.rstrip(_CLOSERS)[-1:] in tuple(_STOPS)
 
@@ -209,6 +209,7 @@ def _joined(own: list[_Found], line_length: int) -> MarkedSegment:
 
 def _divide(pieces: list[MarkedSegment], seconds: list[float], line_length: int, aligned: Aligned) -> None:
     for piece, own in zip(pieces, divided(aligned, [each.text for each in pieces], seconds, line_length), strict=True):
-        piece.result = (
-            place_marks(piece, own) if own.text else [part for mark in piece.standalone for part in mark.parts]
-        )
+        if own.text:
+            piece.result = place_marks(piece, own)
+        else:
+            piece.result = [part for mark in piece.standalone for part in mark.parts]

@@ -32,8 +32,8 @@ def runner(
 ) -> Run:
     """Return a function that translates a file of format `kind`, or lines if `kind` is "text".
 
-    `plain` lists the options that the user has given although they work on plain lines only. `reading` contains values
-    for ReadOptions. Raise UsageError if `plain` is not empty, if `kind` is "jsonl", or if `markup` is set for a file.
+    `plain` lists the given options that work on plain lines only. `reading` contains values for ReadOptions. Raise
+    UsageError if `plain` is not empty, if `kind` is "jsonl", or if `markup` is set for a file.
     """
     wrong = [f"--{name.replace('_', '-')}" for name in plain]
     if kind == "jsonl":
@@ -101,7 +101,7 @@ def translate_lines(
     is_html: bool,
     protection: Protection | None,
 ) -> None:
-    """Translate lines, each with its own markup, between two file descriptors. Write one line for each line read."""
+    """Translate lines with markup or placeholders from one file descriptor to another."""
     waiting = deque[tuple[Document, deque[MarkedSegment]]]()  # lines, each with its untranslated segments
 
     def chunks() -> Iterator[list[str]]:

@@ -14,6 +14,7 @@ from nmt_cli.system.errors import DataError
 
 _CLOCK = r"(?:(\d{2,4}):)?(\d{1,2}):(\d{1,2})[.,](\d{1,4})"  # some tools write a comma, as in SubRip
 _TIMES = re.compile(rf"[ \t]*{_CLOCK}[ \t]*-->[ \t]*{_CLOCK}")
+# A line break, a tag, or a time such as <00:01.000>
 _TOKEN = re.compile(r"(?P<break>\r?\n|\r)|<(?P<open>[a-z]++)[^<>]*+>|</(?P<close>[a-z]++)[^<>]*+>|<[0-9:.]++>")
 _LINE_END = re.compile(r"(?<=\n)|(?<=\r)(?!\n)")
 

@@ -19,7 +19,7 @@ _STATE_2 = {"state": "translated"}  # attributes in XLIFF 2.x: translated, but n
 _COPIED = {"x", "ph", "it", "cp", "sub", "sm", "em", "bin-source"}
 _PAIRS = {"bpt": "open", "ept": "close", "bx": "open", "ex": "close", "sc": "open", "ec": "close"}
 _TAG = re.compile(r"<[^<>]*>")
-_CODE = re.compile(r"(START|CLOSE)_(.+)")  # Angular's pairs of <x>
+_CODE = re.compile(r"(START|CLOSE)_(.+)")  # the id of a paired <x> in Angular: START_LINK or CLOSE_LINK
 
 
 def _role(name: str, tag: str) -> tuple[str, str]:
@@ -97,7 +97,7 @@ def _is_done(source: str, unit: Element, target: Element | None) -> bool:
     if unit.get("approved") == "yes":
         return True
     if not target or not _TAG.sub("", source[target.inner : target.close]).strip():
-        return False  # only white space, or markup without text, as after segmentation
+        return False  # only white space, or markup without text
     original = unit.child("source")
     copied = original and source[original.inner : original.close] == source[target.inner : target.close]
     return target.get("state") not in _UNDONE and not (copied and unit.get("state") == "initial")

@@ -26,6 +26,7 @@ _TOKEN = re.compile(
 _QUOTED, _COMMENT = r"\"[^\"]*+\"|'[^']*+'", r"<!--.*?(?:-->|\Z)|<\?.*?(?:\?>|\Z)"
 _PROLOG = re.compile(rf"(?:\s++|{_COMMENT})*+", re.DOTALL)
 _DOCTYPE = re.compile(rf"<!DOCTYPE\b(?:[^\[>\"']|{_QUOTED}|\[(?:[^\]\"'<]|{_QUOTED}|{_COMMENT}|<)*+\])*+>", re.DOTALL)
+# A reference, or a special character
 _REFERENCE = re.compile(
     r"&(?:#(?P<decimal>[0-9]{1,7})|#x(?P<hex>[0-9a-fA-F]{1,6})|(?P<name>amp|lt|gt|quot|apos));|[&>\"']"
 )
@@ -74,7 +75,7 @@ def _character(match: re.Match[str]) -> str:
 
 
 class Token(NamedTuple):
-    kind: str  # "text", "line end", "start", "end", "empty", "comment", "cdata" or "head"
+    kind: str  # "text", "line end", "start", "end", "empty", "comment", "cdata" or "head" (a declaration)
     source: str
     name: str = ""  # the name of a tag
     text: str = ""  # the text of a CDATA section
@@ -87,7 +88,7 @@ def read(text: str, options: ReadOptions) -> Document:
 def parse(
     text: str, protection: Protection | None = None, ignored: Collection[str] = (), outline: Outline | None = None
 ) -> Parts:
-    """Return the parts of XML text. Elements that are in `ignored` or have translate="no" are copied."""
+    """Cut XML into segments and strings to copy. Elements that are in `ignored` or have translate="no" are copied."""
     outline = outline or Outline()
     tokens = tokens_of(text)
     if outline.lines:
@@ -160,9 +161,9 @@ def _with_line_ends(tokens: list[Token]) -> Iterator[Token]:
 
 
 def tree_of(tokens: list[Token]) -> tuple[dict[int, int], list[int]]:
-    """Return a map from start tags to their end tags, and for each token the innermost start tag around it, or _ROOT.
+    """Map start tags to their end tags, if any, and list the innermost start tag around each token, or _ROOT.
 
-    The tags are given as indices of tokens. Start tags without an end tag are not in the map.
+    Tags are given as indices of tokens.
     """
     ends, parents = dict[int, int](), list[int]()
     stack, names = [_ROOT], Counter[str]()
@@ -196,7 +197,7 @@ def _blocks(
         is_block = token.kind in ("head", "cdata") or token.name in splitting
         is_block = is_block or (token.kind == "line end" and index >= copied_stop)
         if token.kind == "start" and index in ends and not is_block:
-            is_only_root = parent == _ROOT and roots == 1  # make it a block to keep all text inside it
+            is_only_root = parent == _ROOT and roots == 1  # a block, so that all text stays inside it
             detected = outline.detect and token.name not in joining
             is_block = parent in blocks and parent not in with_text and (is_only_root or detected)
         if index < stop or not is_block:

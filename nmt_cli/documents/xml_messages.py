@@ -72,8 +72,8 @@ def with_attribute(tag: str, name: str, value: str) -> str:
 def elements(source: str, root: str, kind: str) -> list[Element]:
     """Return all elements in order. `kind` names the format in error messages.
 
-    Raise DataError if tags do not match, if there is not exactly one outermost element, named `root`, if elements are
-    nested more than MOST_LEVELS levels deep, or if text is not XML.
+    Raise DataError unless the source is XML, its only outermost element is named `root`, and elements are nested at
+    most MOST_LEVELS levels deep.
     """
     found, stack, offset = list[Element](), list[Element](), 0
     for token in xml.tokens_of(source):
@@ -110,7 +110,7 @@ Role = Callable[[str, str], tuple[str, str]]
 class Escapes:
     """The escapes that a format uses in addition to those of XML.
 
-    `lines` is a pattern with one group that matches the format's line ends, or None if text is not split into lines.
+    `lines` matches the line ends, with one group, or is None if text is not split into lines.
     """
 
     escape: Callable[[str], str] = str
@@ -132,7 +132,7 @@ class InlineReader:
         self._escapes = escapes or Escapes()
 
     def cut(self, source: str, protection: Protection | None) -> Parts:
-        """Return the parts of the content of an element."""
+        """Cut the content of an element into segments and strings to copy."""
         tokens, parts, index = xml.tokens_of(source), Parts(), 0
         plain = unescape(source)
         if all(token.kind == "text" for token in tokens) and html.is_html(plain, protection):
@@ -143,7 +143,7 @@ class InlineReader:
         while index < len(tokens):
             token = tokens[index]
             kind, name = self._kind(token)
-            is_whole = kind == "copy" or (name and name != token.name)  # the content of the element is copied
+            is_whole = kind == "copy" or (name and name != token.name)  # copied with its content
             stop = ends.get(index, index) + 1 if is_whole else index + 1
             whole = "".join(each.source for each in tokens[index:stop])
             if kind == "text":
@@ -173,9 +173,9 @@ class InlineReader:
         return parts
 
     def _kind(self, token: xml.Token) -> tuple[str, str]:
-        """Return "text", "cdata", "block", "copy", "open" or "close".
+        """Return the kind of a token: "text", "cdata", "block", "copy", "open" or "close".
 
-        For "open" and "close", add the name that both tags of a pair share. For others, add "".
+        Also return the name that "open" and "close" tags of a pair share, or else "".
         """
         if token.kind in ("text", "cdata"):
             return token.kind, ""

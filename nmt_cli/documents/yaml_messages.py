@@ -36,7 +36,7 @@ _LOCALE = re.compile(r"[A-Za-z]{2,3}(?:[-_][A-Za-z0-9]{2,8}){0,2}")
 _PROPERTIES = re.compile(r"(?:[&!]\S*+\s++)*+")  # an anchor, a tag or both before a scalar
 # A list of Ruby symbols in brackets, such as [ :year, :month ], which PyYAML cannot read.
 _SYMBOLS = re.compile(r"^[ ]*+[\w-]++:[ ]++\[[ ]*+:\w++(?:[ ]*+,[ ]*+:\w++)*+[ ]*+\]", re.MULTILINE)
-_tag_of: Any = yaml.SafeLoader("").resolve
+_tag_of: Any = yaml.SafeLoader("").resolve  # returns the type of a scalar
 
 
 @dataclass
@@ -126,7 +126,7 @@ def _parsed(source: str) -> list[_Node]:
     or list.
     """
     roots = list[_Node]()
-    stack, keys = list[_Node](), list[_Node | None]()
+    stack, keys = list[_Node](), list[_Node | None]()  # open collections, and the key whose value comes next in each
     try:
         for event in yaml.parse(_readable(source), Loader=yaml.SafeLoader):
             if isinstance(event, yaml.CollectionEndEvent):
@@ -174,7 +174,7 @@ def _spelled(raw: str, style: str, is_flow: bool, text: str) -> str:
 
 
 def _block(raw: str, style: str, text: str) -> str:
-    """Return the text as a literal or folded scalar, or "" if that style cannot express it."""
+    """Return the text as a literal ("|") or folded (">") scalar, or "" if that style cannot express it."""
     head, _, body = raw.partition("\n")
     first = next((line for line in body.split("\n") if line.strip()), "")
     indent = first[: len(first) - len(first.lstrip(" "))]

@@ -4,7 +4,7 @@ The compiler is zig, which pip installs only for the build (93 MB). It includes 
 target, so the build needs no compiler or headers from the system. The library runs on Linux with glibc 2.17 or newer,
 and on macOS 11 or newer. This file imports only the standard library, because hatchling loads it by its path.
 
-By hand: `pip install ziglang && python nmt_cli/engine/build.py`. `--help` lists the options.
+By hand: `pip install ziglang && python nmt_cli/engine/build.py`.
 """
 
 import argparse
@@ -52,7 +52,7 @@ class CannotBuildError(Exception):
 
 
 def own_target() -> str:
-    """Return zig's name for this system as a target. Raise CannotBuildError if the engine does not support it."""
+    """Return this system's zig target. Raise CannotBuildError if the engine does not support this system."""
     glibc = sys.platform == "linux" and platform.libc_ver()[0] == "glibc"
     machine = {"arm64": "aarch64"}.get(platform.machine(), platform.machine())
     if machine not in LEVELS or not (glibc or sys.platform == "darwin"):
@@ -62,7 +62,7 @@ def own_target() -> str:
 
 
 def target_of(name: str) -> str:
-    """Return zig's name for a target, given as "aarch64" (Linux with glibc) or "aarch64-macos", for example."""
+    """Return the zig target for a name such as "aarch64" (Linux with glibc) or "aarch64-macos"."""
     machine, _, system = name.partition("-")
     if machine not in LEVELS or system not in ("", "macos"):
         raise CannotBuildError(f"the engine supports {' and '.join(LEVELS)}, or either with -macos, not {name}")
@@ -70,12 +70,11 @@ def target_of(name: str) -> str:
 
 
 def levels_of(target: str) -> list[str]:
-    """Return the levels of a zig target, fastest first."""
+    """Return the levels that are compiled for a zig target, fastest first."""
     return [level for level in LEVELS[target.split("-")[0]] if "-macos" not in target or level in MACOS_LEVELS]
 
 
 def wheel_tag(target: str) -> str:
-    """Return the tag of wheels for a zig target."""
     machine = target.split("-")[0]
     if "-macos" in target:
         return f"py3-none-macosx_{MACOS.replace('.', '_')}_{machine.replace('aarch64', 'arm64')}"
@@ -88,7 +87,7 @@ def _stamp(target: str, levels: Sequence[str], flags: Sequence[str]) -> str:
 
 
 def is_current(output: Path, stamp: str | None = None) -> bool:
-    """Return whether a library has this stamp. The default is the stamp of the current sources for this system."""
+    """Return whether a library contains `stamp`, by default the hash of the current sources for this system."""
     stamp = stamp or _stamp(own_target(), levels_of(own_target()), [])
     return output.exists() and stamp.encode() in output.read_bytes()
 
@@ -107,9 +106,9 @@ def build(
 ) -> bool:
     """Compile the library unless `output` is current. Return whether it was compiled.
 
-    `target` is zig's name of the target, such as aarch64-linux-gnu.2.17. The default is this system. `levels` are names
-    of levels in LEVELS, by default all levels of the target. `flags` are passed to the compiler and the linker. Raises
-    CannotBuildError if ziglang is not installed, the engine does not support this system, or the compiler fails.
+    `target` is a zig target such as aarch64-linux-gnu.2.17, by default this system's. `levels` are names from
+    LEVELS, by default all of the target. `flags` are passed to the compiler and the linker. Raises CannotBuildError if
+    ziglang is not installed, the engine does not support this system, or the compiler fails.
     """
     target = target or own_target()
     cpus = LEVELS[target.split("-")[0]]
@@ -142,7 +141,7 @@ def build(
 
 
 def get_build_hook() -> type[Any]:
-    """Return the build hook. Hatchling finds this function by its name."""
+    """Hatchling finds this function by its name."""
     from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
     class EngineHook(BuildHookInterface):  # type: ignore[misc]  # hatchling may not be installed
@@ -153,7 +152,8 @@ def get_build_hook() -> type[Any]:
             """Compile the library in the source tree, and add it to the wheel unless the install is editable.
 
             LIBRARY is not removed afterwards, because tests and editable installs load it from the source tree. If it
-            cannot be compiled, warn and build the wheel without it, or raise CannotBuildError if TARGET is set.
+            cannot be compiled, warn and build the wheel without it. If NMT_ENGINE_TARGET is set, raise CannotBuildError
+            instead.
             """
             wanted = os.environ.get(TARGET, "")
             obstacle = self._obstacle()

@@ -63,7 +63,8 @@ def norms(settings: Settings, side: str) -> list[str]:
 def tensor_shapes(settings: Settings, vocabulary_size: int) -> dict[str, Shape]:
     """Map the name of each tensor to its shape.
 
-    `vocabulary_size` is the size of the target vocabulary, including PAD. By default, the source shares it.
+    `vocabulary_size` is the size of the target vocabulary, including PAD. If `settings.source_vocabulary` is 0, source
+    and target share this vocabulary.
     """
     d = settings.d_model
     queries, values = settings.num_heads * settings.d_k, settings.num_heads * settings.d_v

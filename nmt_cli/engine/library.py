@@ -53,10 +53,9 @@ def describe(path: Path = PATH) -> str:
 
 
 def fastest_level(compiled: Sequence[str], runnable: Sequence[str]) -> str | None:
-    """Return the level that NMT_ENGINE names.
+    """Return the level that NMT_ENGINE names, by default the fastest that is both compiled and runnable, if any.
 
-    If NMT_ENGINE is unset or empty, return the fastest level that is both compiled and runnable, or None if there is
-    none. `runnable` lists the fastest level first. Raises UsageError if the named level is not available.
+    `runnable` lists the fastest level first. Raises UsageError if the named level is not available.
     """
     wanted = os.environ.get("NMT_ENGINE", "")
     levels = [level for level in runnable if level in compiled]

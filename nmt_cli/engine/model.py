@@ -1,4 +1,4 @@
-"""Models for the compiled engine. The float32 weights are packed once, and all threads share the packed copy."""
+"""Pass a model's float32 weights to the compiled engine, which packs them once for all threads."""
 
 import ctypes
 import mmap
@@ -11,7 +11,7 @@ from nmt_cli.engine.safetensors_file import Tensor, release
 from nmt_cli.system.errors import DataError, StorageError
 
 ACTIVATIONS = {"relu": 1, "swish": 2, "gelu": 3}  # numbers of the activation functions in engine.c
-READ_IN_PLACE = 4  # engine.c reads the first four tensors in place, and copies the others
+READ_IN_PLACE = 4  # engine.c reads the first four of `_in_order` in place, and copies the others
 
 
 class Request(ctypes.Structure):
@@ -52,7 +52,7 @@ SIGNATURES: library.Signatures = {
 
 
 class Model:
-    """A model's weights, packed for matrix products in float32 or 8 bits. Threads may share it.
+    """A model's weights, packed for matrix products in float32 or 8 bits.
 
     The engine reads the embeddings directly from the memory of `tensors`, so the model keeps a reference to `owner`,
     which owns that memory. If `owner` is an mmap, the memory of all tensors except the embeddings and position tables
@@ -71,7 +71,7 @@ class Model:
         found = {name: tensors[name].shape for name in expected if name in tensors}
         for difference in differences(found, expected):
             raise DataError(f"the weights do not fit the model's settings: {difference}")
-        sizes = [
+        sizes = [  # in the order of the first fields of Model in engine.c
             *settings.depths,
             settings.d_model,
             settings.num_heads,

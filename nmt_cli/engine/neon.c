@@ -13,7 +13,7 @@ enum { FLIP = 0 };  // inputs are unsigned bytes
 static int in_tiles(const Linear *l, int eight_bits, int64_t rows) { return (void)l, (void)rows, eight_bits; }
 static void begin_tiles(void) {}
 static void end_tiles(void) {}
-INLINE ints dot(ints sum, ints x, ints w) { return (void)x, (void)w, sum; }  // never used: see `in_tiles`
+INLINE ints dot(ints sum, ints x, ints w) { return (void)x, (void)w, sum; }  // never called, because of `in_tiles`
 
 // Like `tile` for all steps, with bytes x[rows][inputs]. usmmla adds x[2][8] . w[2][8] to 2 x 2 sums: a pair of rows by
 // a pair of outputs. If the number of rows is odd, the last row is paired with itself; the copy's results are dropped.

@@ -52,7 +52,7 @@ def read_tensors(path: Path) -> tuple[dict[str, Tensor], mmap.mmap]:
 
 
 def release(memory: mmap.mmap, kept: Iterable[Tensor]) -> None:
-    """Free the memory of all tensors of a file but those in `kept`. The other tensors must not be read afterwards."""
+    """Free the pages of `memory` that hold no tensor in `kept`. The other tensors must not be read afterwards."""
     base = ctypes.addressof(c_char.from_buffer(memory))
     spans = sorted((tensor.address - base, tensor.address - base + tensor.bytes) for tensor in kept)
     end = 0

@@ -1,9 +1,9 @@
 // Helper threads that share large products with the threads that search. engine.c includes this file.
 //
-// A job consists of parts that any thread may compute. Its owner, the thread that shares it, takes parts from the front
-// and helpers take parts from the back, so that a core's cache often still holds the weights of its parts. Helpers
-// sleep if there is no job for a while. At most `threads` threads compute at once: one helper may work for each thread
-// that has no sentences to search.
+// A job has parts that any thread may compute. Its owner, the thread that shares it, takes parts from the front.
+// Helpers take parts from the back. So a core tends to get the same parts of successive jobs, and its cache may still
+// hold their weights. Helpers sleep if there is no job for a while. At most `threads` threads compute at once: one
+// helper may work for each thread that has no sentences to search.
 #include <pthread.h>
 #include <sched.h>
 #include <time.h>
@@ -103,7 +103,7 @@ static void share(Team *team, Part *function, const void *job, int64_t parts) {
 }
 
 // Count a search while it has sentences, even between calls of `run`. If helpers worked between calls, they would take
-// the core that the search's thread needs again at once.
+// the core that the search's thread needs for its next call.
 static void begin_work(Team *team) {
     if (team) ADD(team->searching, 1);
 }
@@ -142,7 +142,6 @@ void EXPORT(team_close)(Team *team) {
     leave_team(team);
 }
 
-// Return the number of parts that helpers have computed.
 int64_t EXPORT(helped)(Team *team) { return GET(team->helped); }
 
 // Work as helper `number` until the team is closed. Call this once for each number from 0 to `threads` - 2.

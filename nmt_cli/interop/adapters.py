@@ -47,7 +47,7 @@ class Adapter:
         """
 
     def translate(self, sources: list[TokenIds], beam: int, limit: int) -> Iterator[TokenIds]:
-        """Yield the best translation of each source, without length penalty. Allow at least `limit` tokens."""
+        """Yield the best translation of each source, without length penalty. Cut off none before `limit` tokens."""
         raise NotImplementedError
 
     def score(self, pairs: list[tuple[TokenIds, TokenIds]]) -> Iterator[list[float]]:
@@ -56,7 +56,7 @@ class Adapter:
 
 
 class Transformers(Adapter):
-    """A model directory of transformers. `id_maps` lists the model's ids of our source and target tokens."""
+    """A model directory of transformers. `id_maps` lists the model's id of each of our source and target tokens."""
 
     def __init__(self, directory: Path, id_maps: IdMaps) -> None:
         options = {
@@ -67,7 +67,7 @@ class Transformers(Adapter):
             **OFFLINE,
         }
         self.model, report = import_package("transformers").AutoModelForSeq2SeqLM.from_pretrained(directory, **options)
-        # Tensors that the files lack. Positions may be missing, because transformers can compute them.
+        # Tensors that the files lack, except positions, which transformers can compute.
         self.missing = [name for name in sorted(report["missing_keys"]) if "embed_positions" not in name]
         self.pad = id_maps[1][PAD]
         self.start = self.model.generation_config.decoder_start_token_id
@@ -126,10 +126,9 @@ class Transformers(Adapter):
 class CTranslate2(Adapter):
     """A model directory of CTranslate2, on the CPU.
 
-    `names` lists the model's source and target tokens in the order of our ids. `spm` contains the SentencePiece files
-    that `check_tokenizer` compares with ours. Without such files, nothing is checked. If `ends_source` is true,
-    CTranslate2 expects sources that end with EOS. With the `compute_type` "default", it uses the type of the stored
-    weights. `prefix` is the token that begins every translation, if any.
+    `names` lists the model's source and target tokens in the order of our ids. `check_tokenizer` compares the
+    SentencePiece files `spm`, if any, with our tokenizer. If `ends_source` is true, sources must end with EOS. The
+    `compute_type` "default" is the type of the stored weights. Translations begin with the token `prefix`, if any.
     """
 
     def __init__(
@@ -208,7 +207,7 @@ class Marian(Adapter):
     beam = 1  # at larger sizes, Marian shrinks the beam after every finished hypothesis
 
     def __init__(self, model: Path, vocabularies: list[ForeignIds], norm: str, arrays: Any = None) -> None:
-        """If `arrays` is given, Marian reads these weights and options instead of the file `model`."""
+        """If `arrays` is given, Marian reads the weights and options in it instead of the file `model`."""
         self.difference = PRE_NORM if norm == "pre" else ""
         self.model = model.resolve()
         self.arrays = arrays
@@ -228,7 +227,7 @@ class Marian(Adapter):
             yield [float(number) for number in line.rpartition("WordScores=")[2].split()]
 
     def _run(self, command: str, sides: Sequence[Iterable[TokenIds]], *options: object) -> list[str]:
-        """Run a Marian command on sources, or on sources and targets. Return the lines of its output."""
+        """Run a Marian command on sources, or on sources and targets. Return its lines of output."""
         with tempfile.TemporaryDirectory() as directory:
             vocabulary_files = [Path(directory) / f"{side}.yml" for side in ("source", "target")]
             text_files = [Path(directory) / side for side in ("source", "target")]

@@ -1,4 +1,4 @@
-"""Read Argos packages. Imported models decode with argostranslate's defaults (argostranslate/translate.py)."""
+"""Read Argos packages as models of CTranslate2."""
 
 import tempfile
 from dataclasses import replace
@@ -10,7 +10,7 @@ from nmt_cli.interop.ctranslate2_files import read_with
 from nmt_cli.interop.foreign import ForeignModel
 from nmt_cli.system.errors import DataError, MissingError
 
-# argostranslate searches with beam 4 and divides scores by length ^ 0.2.
+# The defaults in argostranslate/translate.py: beam 4, and scores divided by length ^ 0.2.
 DECODING = {"beam": 4, "alpha": 0.2, "penalty_offset": 0}
 MAX_CODES = 1 << 23  # maximum size of bpe.model in bytes; 100,000 merges take 2 MB
 SENTENCE = 40  # tokens; longer lines are split, because argostranslate translates sentence by sentence

@@ -65,7 +65,7 @@ class Binary:
         return array.reshape(shape)
 
     def weights(self, name: str) -> Array:
-        """Return a variable in float32. Divide integers by their scales: one per row, or a single one for 16 bits."""
+        """Return a variable in float32. Divide 16-bit integers by a single scale, others by one per row."""
         array = self.values(name)
         if not self.variables[name].is_integer:
             return array.astype(np.float32)
@@ -76,8 +76,8 @@ class Binary:
     def scale(self, name: str) -> Array:
         """Return the scales of an integer variable: integer = weight x scale.
 
-        Raise DataError if the scales are missing or do not fit the variable. If those of 16-bit integers are missing,
-        return INT16_SCALE.
+        If 16-bit integers have none, return INT16_SCALE. Otherwise, raise DataError if the scales are missing or do not
+        fit the variable.
         """
         variable, scale = self.variables[name], self.variables.get(f"{name}_scale")
         if scale is None and TYPES[variable.type] == "<i2":
@@ -96,7 +96,7 @@ class Binary:
         return float(self.values(name).reshape(()))
 
     def text(self, name: str, default: str) -> str:
-        """Return the text attribute with this name, or the default if there is none, as in version 6 of the format."""
+        """Return the text attribute with this name, or the default if there is none."""
         variable = self.variables.get(name)
         if variable is None:
             return default

@@ -111,7 +111,7 @@ def read_vocabularies(directory: Path, binary: Binary, config: dict[str, Any]) -
     """Return both vocabularies.
 
     If both contain <pad>, and the decoder starts with <pad> but never produces it, use it as our PAD. Otherwise, rename
-    any <pad>, and add our own to each vocabulary. Its id is the number of embedding rows.
+    any <pad>, and add our PAD to each vocabulary, with the number of embedding rows as its id.
     """
     tokens = [_read_tokens(directory, "shared")] * 2
     if not tokens[0]:

@@ -102,9 +102,9 @@ def read_with(directory: Path, files: list[Path], values: dict[str, Any]) -> For
 
 @contextlib.contextmanager
 def _without_vocabulary_map(directory: Path) -> Iterator[Path]:
-    """Yield the model directory or, if it has a vocabulary map, a directory with links to its other files.
+    """Yield the model directory or, if it has a vocabulary map, a directory with links to all other files.
 
-    CTranslate2 would load the map although the comparison does not use it, and a damaged map can crash CTranslate2.
+    The comparison does not use the map, but CTranslate2 would load it, and may crash if it is damaged.
     """
     if not os.path.lexists(directory / VMAP):
         yield directory
@@ -131,7 +131,10 @@ def _same(binary: Binary, name: str, default: int) -> int:
 
 
 def model_settings(binary: Binary, vocabularies: Vocabularies) -> tuple[dict[str, Any], str]:
-    """Return the recipe's `model` section, and the layout of the positional encodings: "ours" or "sines first"."""
+    """Return the recipe's `model` section, and the layout of the positional encodings.
+
+    The layout is "ours", in which sines and cosines alternate, or "sines first".
+    """
     src_rows, d_model = shape_of(binary, "encoder/embeddings_0/weight", 2)
     tgt_rows, _ = shape_of(binary, "decoder/embeddings/weight", 2)
     heads = _same(binary, "num_heads", SPECS[binary.spec])
@@ -181,7 +184,7 @@ def _has_bias(binary: Binary) -> bool:
 
 
 def _positions(binary: Binary, d_model: int) -> tuple[str, int, str]:
-    """Return our name for the positional encodings, the number of positions, and the order of sines and cosines.
+    """Return our name for the positional encodings, the number of positions, and the layout, as in `model_settings`.
 
     Encodings that are missing or differ from ours are imported as learned encodings.
     """
@@ -212,9 +215,9 @@ def _encodings(binary: Binary, side: str, length: int, d_model: int) -> Tensor:
 
 
 def _embedding(binary: Binary, side: str) -> Any:
-    """Return an embedding or output matrix in float32.
+    """Return a matrix ("src", "tgt" or "output") in float32.
 
-    Embeddings are rescaled, because our model multiplies them by sqrt(d_model).
+    Our model multiplies embeddings by sqrt(d_model). If CTranslate2 uses another factor, rescale them.
     """
     module = {"src": "encoder/embeddings_0", "tgt": "decoder/embeddings", "output": "decoder/projection"}[side]
     shape_of(binary, f"{module}/weight", 2)
@@ -234,7 +237,7 @@ def _embedding(binary: Binary, side: str) -> Any:
 def convert(
     binary: Binary, settings: schema.Model, vocabularies: Vocabularies, start: str, layout: str
 ) -> dict[str, Tensor]:
-    """Convert the variables to our tensors. `layout` is the layout of the positional encodings from `model_settings`.
+    """Convert the variables to our tensors. `layout` is from `model_settings`.
 
     PAD is the first input of our decoder, so it gets the embedding of the token `start`, or zeros if the model starts
     from a zero embedding.
@@ -303,8 +306,8 @@ def _reordered(name: str, tensor: Tensor, order: Tensor) -> Tensor:
 def rounding(binary: Binary) -> str:
     """Return a sentence about the rounding of 8-bit weights, or "" if there are no such weights.
 
-    The engine scales each row so that its largest magnitude becomes 127. CTranslate2 scales rows in the same way,
-    so the engine usually gets the same integers. The sentence counts the rows that the file scales differently.
+    The engine and CTranslate2 both scale each row so that its largest magnitude becomes 127, so the engine usually gets
+    the integers of the file. The sentence counts the rows that the file scales differently.
     """
     matrices = {variable.offset: name for name, variable in binary.variables.items() if variable.type == 1}
     rows = other = 0

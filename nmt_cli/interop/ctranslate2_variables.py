@@ -25,7 +25,7 @@ DECODER = {
     "residuals.1.norm": "attention/layer_norm",
     "residuals.2.norm": "ffn/layer_norm",
 }
-# Part of a variable's name -> the feature of that variable. Our model lacks all these features.
+# Part of a variable's name -> the variable's feature, which our model lacks.
 FEATURES = {
     "rotary": "rotary positions",
     "relative": "relative positions",

@@ -38,8 +38,8 @@ DEV_LINES = 100  # number of lines of the dev set to compare if the user names n
 def export(model: Path, target: str, out: Path, quantization: str | None, file: Path | None) -> int:
     """Write a model for "hf", "ctranslate2" or "argos" to `out`, and compare its translations of a file with ours.
 
-    `out` is a new directory or, for "argos", a new package file. If `file` is None, translate the start of the dev set
-    of the model's corpus. Returns the exit code. Raises DataError, and keeps nothing, if float32 results differ.
+    `out` is a new directory or, for "argos", a new package file. If `file` is None, translate the first dev lines of
+    the model's corpus. Returns the exit code. Raises DataError, and keeps nothing, if float32 results differ.
     """
     weights = quantization or WEIGHTS.get(target, "float32")
     if target == "hf" and weights != "float32":
@@ -93,7 +93,7 @@ def export(model: Path, target: str, out: Path, quantization: str | None, file: 
 
 @contextlib.contextmanager
 def _staged(out: Path, target: str, recipe: schema.Recipe, manifest: dict[str, Any]) -> Iterator[Path]:
-    """Yield a directory to fill. After the block, it becomes `out`, or the folder inside the Argos package `out`."""
+    """Yield a directory to fill. After the block, it becomes `out` or, for "argos", the folder in the package `out`."""
     if target != "argos":
         with artefact.staged(out, "export", manifest) as stage:
             yield stage
@@ -178,15 +178,17 @@ def _model_card(loaded: LoadedModel, target: str, out: Path, line: str, length: 
     directions = directions_of(loaded.config, loaded.tokenizer)
     codes = dict.fromkeys(code for each in directions for code in (each.source, each.target))
     token = directions[0].prefix.strip()
-    limit = f"\n- Each source must begin with the token of its target language, such as `{token}`."
+    offset = loaded.recipe.decoding.penalty_offset
+    prefix_note = f"\n- Each source must begin with the token of its target language, such as `{token}`."
     values = {
         "languages": "\n".join(f"- {code}" for code in codes),
         "pairs": ", ".join(f"{each.source} to {each.target}" for each in directions),
-        "tokens": limit if token else "",
+        "tokens": prefix_note if token else "",
         "out": out.as_posix(),
         "line": line.replace('"', "'"),
         "length": length,
         "penalty": penalty,
+        "divisor": f"(({offset:g} + length) / {offset + 1:g}) ^ {loaded.recipe.decoding.alpha:g}",
         "proof": proof,
         "settings": loaded.recipe,
         "codes": [argos_code(code) for code in (loaded.recipe.corpus.src, loaded.recipe.corpus.tgt)],

@@ -29,7 +29,7 @@ class ForeignModel:
 
 
 def sizes_of(d_model: int, heads: int, layers: tuple[int, int]) -> dict[str, Any]:
-    """Return a recipe's settings for a model whose heads share d_model. `layers` counts encoder and decoder layers."""
+    """Return a recipe's sizes for a model whose heads split d_model. `layers` counts encoder and decoder layers."""
     sizes = {"num_layers": layers[0], "d_model": d_model, "num_heads": heads}
     sizes |= {"d_k": d_model // heads, "d_v": d_model // heads}
     return sizes if layers[0] == layers[1] else {**sizes, "encoder_layers": layers[0], "decoder_layers": layers[1]}

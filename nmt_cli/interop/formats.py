@@ -44,7 +44,7 @@ def unpacked_name(file: Path) -> str:
 
 
 def read_unpacked(file: Path) -> bytes:
-    """Return the content of a file, unpacked if necessary. Raise DataError if it is damaged or unpacks to too much."""
+    """Return the content of a file, unpacked if necessary. Raise DataError if it is damaged or expands too much."""
     if file.suffix not in PACKED:
         return file.read_bytes()
     from nmt_cli.corpus.opening import opened  # imports lzma and other modules, which unpacked models do not need

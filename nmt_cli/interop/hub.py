@@ -11,7 +11,7 @@ from nmt_cli.system.errors import DownloadError, UsageError, printable
 
 HUB_NAME = re.compile(r"[\w-][\w.-]*/[\w.-]+(@[\w./-]+)?")  # OWNER/NAME or OWNER/NAME@REVISION
 TEXT_FILES = "*.json", "*.spm", "README.md"
-# Files of each weight format, in order of preference: many repositories offer several formats. The last is Marian's.
+# Weight files of safetensors, pickle and Marian. Many repositories offer several of these formats; prefer the first.
 WEIGHT_FILES = ["model*.safetensors"], ["pytorch_model*.bin"], ["*.npz", "*.yml"]
 
 
@@ -56,6 +56,7 @@ def license_of(directory: Path) -> str:
     if card.is_file():
         with card.open("rb") as file:
             text = file.read(yaml_file.MAX_BYTES)
+        # The front matter is YAML between two lines of ---.
         if front_matter := re.match(rb"\s*---[ \t]*\r?\n(.*?\n)---[ \t]*(\r?\n|\Z)", text, re.DOTALL):
             with contextlib.suppress(UsageError):
                 metadata = yaml_file.parse_mapping(front_matter[1], card)

@@ -31,8 +31,8 @@ from nmt_cli.translation import shortlist
 from nmt_cli.translation.translator import Translator
 
 LINES, TOKENS = 12, 4  # number of random lines used to compare the two models, and tokens per line
-# For each format, a function that recognizes a path, and the function that reads it. The first match applies. If no
-# format matches, the path is read as a model of transformers.
+# For each format, a function that recognizes a path, and the function that reads it. The first match applies. Other
+# paths are read as models of transformers.
 FORMATS: list[tuple[Callable[[Path], bool], Callable[[Path], ForeignModel]]] = [
     (is_argos_package, read_argos),
     (has_marian_model, read_marian),
@@ -92,7 +92,7 @@ def import_model(source: Path | str, out: Path, src: str | None = None, tgt: str
     say(f"{out} is {name}. {proof}")
     if missing := [f"--{side} CODE" for side, unnamed in UNNAMED.items() if getattr(corpus, side) == unnamed]:
         say(
-            f"Its files do not name its languages. To set them, remove {out} and run nmt import again with "
+            f"The files of {name} do not name its languages. To set them, remove {out} and run nmt import again with "
             f"{' '.join(missing)}"
         )
     return out

@@ -25,8 +25,7 @@ from nmt_cli.system.errors import DataError, printable
 
 MAX_ITEMS, MAX_NAME, MAX_DIMENSIONS = 10_000, 1000, 4
 TEXT, FLOAT32 = 0x101, 0x404  # type numbers of items
-# Two type numbers for the same layout. The fork of Marian that makes Firefox's models writes the first. Marian itself
-# writes the second.
+# Two type numbers for the same layout: that of the fork of Marian that makes Firefox's models, and that of Marian.
 INT8 = 0x4101, 0x10001
 OTHER_TYPES = {0x202: "int16", 0x204: "float16", 0x408: "float64", 0x4102: "intgemm16", 0x10002: "intgemm16"}
 EMBEDDING = "Wemb"  # suffix of the names of embedding matrices, which are not transposed

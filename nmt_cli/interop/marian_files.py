@@ -53,7 +53,8 @@ UNSUPPORTED = [  # options that must be false
 REQUIRED = {"enc-depth": 0, "dec-depth": 0, "transformer-heads": 1, "transformer-dim-ffn": 1}
 # Additional options of recurrent decoders, with the values that our model supports.
 SUPPORTED_RNN = {"dec-cell": ["ssru"], "layer-normalization": ["false"], "transformer-rnn-projection": ["false"]}
-# (operations before sublayers, after sublayers, and after the last layer) -> model.norm in the recipe
+# (operations before sublayers, after sublayers, and after the last layer) -> model.norm in the recipe. The operation
+# "a" adds the residual, and "n" normalizes.
 NORMS = {("", "an", ""): "post", ("n", "a", "n"): "pre"}
 # Name of a module in transformers -> name of its tensors in Marian, where {} stands for W or b.
 LINEAR = {
@@ -92,8 +93,8 @@ def read_marian(directory: Path) -> ForeignModel:
     recipe = _with_pair(recipe_of(tensors, options, vocabularies), file)
     ours = from_transformers(tensors, recipe.model, id_maps, id_maps[1][0], directory)
     check_shapes(ours, recipe.model, len(id_maps[1]), file)
-    # With 8-bit weights, Marian would round the activations, and it cannot read packed files. In both cases, it reads a
-    # file of float32 weights for the comparison.
+    # With 8-bit weights, Marian would round the activations, and it cannot read packed files. So in both cases, give it
+    # float32 weights for the comparison.
     float32_model = {OPTIONS: arrays[OPTIONS], **weights} if eight_bits or file.suffix in PACKED else None
     adapter = Marian(file, vocabularies, recipe.model.norm, float32_model) if find_spec("_pymarian") else None
     lexicons = files_like(directory, "lex.*.bin")
@@ -280,7 +281,6 @@ def read_vocabularies(directory: Path, files: list[Path], sizes: list[int]) -> t
 
 
 def recipe_of(tensors: dict[str, Tensor], options: Options, vocabularies: list[ForeignIds]) -> schema.Recipe:
-    """Return a recipe with the settings of the model."""
     src, tgt, output = (tensors[name] for name in EMBEDDINGS.values())
     layers = int(options["enc-depth"]), int(options["dec-depth"])
     model = {

@@ -1,10 +1,13 @@
 """Read Marian's binary shortlists (lex.50.50.ende.s2t.bin), which are part of Firefox's models.
 
+A shortlist contains frequent target tokens, which may occur in every translation, and for each source token a list of
+further ones that may translate it.
+
 Layout, little-endian (marian-dev, src/data/shortlist.cpp):
 - six u64: magic number, checksum, number of frequent tokens (the first ones of the vocabulary), length of the longest
   list, number of offsets, number of entries
 - the offsets, as u64: one per source token, and one more
-- the entries, as u32
+- the entries of all lists, as u32
 
 Firefox's files may lack the last one to three offsets. Tokens without offsets have no list.
 """

@@ -22,8 +22,7 @@ Array = npt.NDArray[Any]
 def read_arrays(file: Path) -> dict[str, Array]:
     """Return the arrays of an .npz file by name, in float32 except for text.
 
-    Nothing is unpickled. Raises DataError if the file is damaged, or if its arrays are much larger than the file. Sizes
-    are checked before memory is allocated.
+    Nothing is unpickled. Raises DataError if the file is damaged, or if its arrays are much larger than the file.
     """
     arrays = dict[str, Array]()
     bytes_left = MAX_EXPANSION * file.stat().st_size

@@ -48,7 +48,7 @@ def read_transformers(directory: Path) -> ForeignModel:
     if adapter.missing:
         raise DataError(f"{directory} has no tensor {adapter.missing[0]}")
     tensors = {name: tensor.clone() for name, tensor in adapter.model.state_dict().items()}
-    adapter.model.final_logits_bias[0, adapter.pad] = marian.NO_LOGIT  # our model never produces PAD
+    adapter.model.final_logits_bias[0, adapter.pad] = marian.NO_LOGIT  # never produce PAD, as in our model
     named = {"src": tokenizer_config.get("source_lang"), "tgt": tokenizer_config.get("target_lang")}
     corpus = {"name": None, **{side: named[side] or UNNAMED[side] for side in UNNAMED}}
     settings = model_settings(config, tensors, vocabularies)

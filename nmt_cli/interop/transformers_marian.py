@@ -76,7 +76,7 @@ def _layer_tensors(settings: schema.Model) -> Iterator[tuple[str, list[str]]]:
         if settings.norm == "pre":
             modules[f"{stack}_norm"] = ["layer_norm"]
         for ours, theirs in modules.items():
-            for kind in ("weight", "bias")[: 2 - ours.endswith("recurrence.value")]:
+            for kind in ("weight", "bias")[: 2 - ours.endswith("recurrence.value")]:  # recurrence.value has no bias
                 yield f"{ours}.{kind}", [f"model.{stack}.{name}.{kind}" for name in theirs]
 
 
@@ -98,7 +98,7 @@ def sines_first(d_model: int) -> Tensor:
 
 
 def embedding_names(settings: schema.Model) -> dict[str, str]:
-    """Return the names of our matrices for "src", "tgt" and "output". Sides that are left out use that of "tgt"."""
+    """Return the names of our matrices for "src", "tgt" and "output". A side that is left out shares that of "tgt"."""
     own = {"src": settings.source_vocabulary, "output": not settings.tied_output}
     return {"tgt": "embedding.weight", **{side: f"own_embeddings.{side}.weight" for side in own if own[side]}}
 
@@ -194,7 +194,6 @@ def write_transformers(loaded: LoadedModel, length_penalty: float, out: Path) ->
 
 
 def _config(transformers: Any, settings: schema.Model, id_maps: IdMaps) -> Any:
-    """Return the configuration of a Pegasus (pre-norm) or Marian (post-norm) model."""
     ids = id_maps[1]
     values = {theirs: getattr(settings, ours) for ours, names in CONFIG.items() for theirs in names}
     values |= dict(zip(("encoder_layers", "decoder_layers"), settings.depths, strict=True))
@@ -219,7 +218,6 @@ def _config(transformers: Any, settings: schema.Model, id_maps: IdMaps) -> Any:
 
 
 def _write_tokenizers(loaded: LoadedModel, sides: list[list[str]], id_maps: IdMaps, out: Path) -> None:
-    """Write the vocabularies, the SentencePiece models and tokenizer_config.json."""
     tokenizer = loaded.tokenizer
     separate = sides[0] != sides[1]
     names = ("vocab.json", "target_vocab.json")[: 1 + separate]

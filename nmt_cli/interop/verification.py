@@ -46,8 +46,8 @@ def compare(
 ) -> tuple[str, list[TokenIds], list[TokenIds]]:
     """Translate lines in both toolkits, and return a report, our translations and theirs.
 
-    The keys of `lines` are their indexes in a file, from 0. With `exact`, print translations that differ if `show`
-    is true, and raise DataError if rounding does not explain the differences. If the adapter has a `difference`, only
+    The keys of `lines` are their indexes in a file, from 0. If `exact`, raise DataError unless rounding explains the
+    differences; if also `show`, print the translations that differ. If the adapter has a `difference`, only
     log-probabilities are compared, and our translations are returned as theirs.
     """
     decoding = translator.config.decoding

@@ -22,8 +22,8 @@ from nmt_cli.system.errors import DataError, UsageError
 
 Sentence = tuple[list[str], list[str]]  # (words, labels of the linear form)
 Phrase = tuple[str, int, int]  # (label, index of the first word, index after the last word)
-# Matches a complete bracket with its label and word, an opening bracket with its label before another bracket, a
-# closing bracket, or anything else, which is an error. A word may contain a no-break space.
+# Matches, in this order: a bracket with its label and word, as in `(PRP It)`; an opening bracket with its label before
+# another bracket, `(S`; a closing bracket; anything else, which is an error. A word may contain a no-break space.
 _PART = re.compile(r"\(([^\s()]*)(?:\s+([^\s()]+)\s*\)|(?=\s*\())|\)|\(?[^\s()]+|\(", re.ASCII)
 
 
@@ -45,9 +45,9 @@ def _trees(text: str) -> Iterator[Sentence]:
         root = not unclosed and label in ("", "TOP", "ROOT", "S1")
         if part[0] == ")" and unclosed:
             label, start = unclosed.pop()
-            if label and labels[start:]:
+            if label and labels[start:]:  # drop a phrase without words
                 labels[start:] = [label, *labels[start:], f"/{label}"]
-        elif label is not None and not word and (label or root):
+        elif label is not None and not word and (label or root):  # a phrase or the outermost bracket opens
             unclosed.append(("" if root else _label(label), len(labels)))
         elif not label or not word or root:
             raise ValueError(f"{part[0]!r}: every word needs a bracket with its part of speech, every bracket a word")
@@ -63,7 +63,7 @@ def _trees(text: str) -> Iterator[Sentence]:
 
 
 def read_trees(lines: Iterable[bytes], name: str) -> Iterator[Sentence]:
-    """Yield the trees in a UTF-8 file of any layout. Raise DataError with line numbers if it contains anything else."""
+    """Yield the trees in UTF-8 lines. A tree may span lines. Raise DataError with line numbers for anything else."""
     text, depth, first, number = "", 0, 1, 0
     try:
         for number, line in enumerate(lines, 1):

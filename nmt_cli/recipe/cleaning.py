@@ -7,7 +7,7 @@ from pydantic import Field
 from nmt_cli.recipe.section import UNPUBLISHED, Section, Share
 
 
-class Cleaning(Section):  # repairs and filters of `prepare`; it also drops every pair that occurs in dev or test
+class Cleaning(Section):  # regardless of these settings, `prepare` also drops every held-out pair
     unescape: bool = Field(True, description="decode HTML entities once (&amp; -> &)")
     max_tokens: Annotated[int | None, UNPUBLISHED] = Field(
         250, ge=1, description="maximum length of either side in subwords; longer pairs are dropped"

@@ -14,8 +14,8 @@ HOME = next(directory for directory in Path(__file__).parents if (directory / "r
 def find(path: Path, beside: Path = Path()) -> Path:
     """Return the path of a recipe file.
 
-    `path` is relative to `beside`, or else to the working directory, or else it names one of the package's recipes:
-    "toy", "toy.yaml" and "recipes/toy.yaml" name the same one. Raise MissingError if there is no such recipe.
+    `path` is looked up relative to `beside`, then to the working directory, and then among the package's recipes, which
+    may be given as toy, toy.yaml or recipes/toy.yaml. Raise MissingError if there is no such recipe.
     """
     own = (directory / name for directory in (HOME / "recipes", HOME) for name in (path, f"{path}.yaml"))
     for candidate in (beside / path, path, *own):

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 
 class Range(NamedTuple):
-    """A range of allowed values. It includes its bounds."""
+    """A range of allowed values, with its bounds included."""
 
     low: float
     high: float = float("inf")

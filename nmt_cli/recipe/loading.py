@@ -21,14 +21,15 @@ from nmt_cli.system.errors import DataError, MissingError, UsageError, meant
 MAX_COMPLAINTS = 5
 STEP_FIGURES = {"dev_steps", "dev_perplexity", "dev_bleu", "bleu"}  # settings of `expect` that depend on training.steps
 
-_ITEM = re.compile(r"""\s*(?:"([^"]*)"|'([^']*)'|([^,]*))\s*(?:,|\Z)""")  # an item of a list
+_ITEM = re.compile(r"""\s*(?:"([^"]*)"|'([^']*)'|([^,]*))\s*(?:,|\Z)""")  # an item of a list, and the comma after it
 _NESTED = re.compile(r"\[\s*[\[{]")  # the start of a list of lists or mappings
 
 
 def merge(low: dict[str, Any], high: dict[str, Any]) -> dict[str, Any]:
     """Merge the settings of two dicts, sections recursively. `high` has priority.
 
-    A section in `high` changes the only entry of a list of sections. Raise UsageError if the list has several entries.
+    A section in `high` changes the only entry of a list of sections, as in `--set corpus.synthetic.beam=9`. Raise
+    UsageError if the list has several entries.
     """
     merged = dict(low)
     for key, value in high.items():
@@ -38,7 +39,7 @@ def merge(low: dict[str, Any], high: dict[str, Any]) -> dict[str, Any]:
                 raise UsageError(
                     f"{key} has {len(old)} entries, so it cannot be set in part. Write the whole list in the recipe"
                 )
-            merged[key] = [merge(old[0], value)]  # --set corpus.synthetic.beam=9 changes the only entry
+            merged[key] = [merge(old[0], value)]
         elif isinstance(old, dict) and not isinstance(value, dict) and str(value).lower() in ("", "~", "null", "none"):
             continue  # an empty section changes nothing
         else:
@@ -256,8 +257,8 @@ def load(path: Path, overrides: Iterable[str] = (), *, start: bool = True) -> Re
     """Load a recipe file, with its base, and apply `key.key=value` overrides.
 
     If the recipe sets training.init_from, the sizes, languages and tokenizer default to those of that model. If `start`
-    is false, do not read the model. Raise UsageError if the recipe is invalid, MissingError if it, its base or the
-    model is missing, and DataError if the recipe of the model is invalid.
+    is false, do not read the model. Raise UsageError if the recipe is invalid, DataError if the recipe of the model is
+    invalid, and MissingError if the recipe, its base or the model is missing.
     """
     path = files.find(path)
     values = yaml_file.read_mapping(path)
@@ -283,9 +284,9 @@ def load(path: Path, overrides: Iterable[str] = (), *, start: bool = True) -> Re
 
 
 def with_languages(recipe: Recipe, manifest: dict[str, Any]) -> Recipe:
-    """Return the recipe. Take the languages that it does not set from `manifest`, the manifest of a corpus.
+    """Return the recipe, with the languages that it does not set taken from the manifest of a corpus.
 
-    If it sets a language that differs from the manifest, drop its expected results.
+    If the recipe sets a language that differs from the manifest, drop the expected results.
     """
     languages = {side: manifest[side] for side in {"src", "tgt"} - recipe.corpus.model_fields_set}
     corpus = recipe.corpus.model_copy(update=languages)

@@ -1,7 +1,7 @@
 """The settings of a recipe: type, range, default, meaning and policy.
 
-The settings of cleaning are in cleaning.py. The settings of augmentation and of corpus.sources are in text_source.py.
-The paper is "Attention Is All You Need" (Vaswani et al. 2017).
+Settings of cleaning are in cleaning.py, those of augmentation and corpus.sources in text_source.py. The paper is
+"Attention Is All You Need" (Vaswani et al. 2017).
 
 A value gets the type of its setting, not the type that YAML would infer. For example, the language "no" stays text.
 """
@@ -75,7 +75,7 @@ class Corpus(Section):  # the sources of the text and their processing; a named 
     hold_out: int = Field(
         0,
         ge=0,
-        description="pairs to hold out for dev or test if it has no files; training uses neither of their sides",
+        description="pairs to hold out for a dev or test set without files; training uses neither of their sides",
     )
     mix_src: Annotated[list[str], MAY_CHANGE] = Field([], description="files of general text to mix in, source side")
     mix_tgt: Annotated[list[str], MAY_CHANGE] = Field([], description="files of general text to mix in, target side")

@@ -14,7 +14,7 @@ class Policy(enum.Flag):
     MAY_CHANGE = enum.auto()  # a resumed run may change the setting, because earlier steps do not depend on it
     UNPUBLISHED = enum.auto()  # "Attention Is All You Need" does not report the setting
     LOCAL = enum.auto()  # the value, such as a path, may differ between the machines of a run
-    TRAINED = enum.auto()  # only training uses this corpus setting, so it must be equal on all machines: not LOCAL
+    TRAINED = enum.auto()  # only training uses this corpus setting; LOCAL does not apply to it
 
 
 NO_POLICY = Policy(0)

@@ -36,7 +36,7 @@ def attend(
     head: int | None = None,
     translation: str | None = None,
 ) -> int:
-    """Write one page for all texts, and print a map of one head for each text. Return the exit status.
+    """Write one page for all texts, and print a map of one head for each text.
 
     The map, and the page when it opens, show the attention `role` (a key of ROLES) in `layer` and `head`, both counted
     from 1. The defaults are the last layer, and the head of this layer with the most concentrated weights for the first
@@ -116,7 +116,7 @@ def _sentences(
 
 
 def _name(token: str) -> str:
-    """Return the label of a token. A middle dot marks a token that continues a word."""
+    """Return a token's label, in which a middle dot marks the continuation of a word."""
     name = token.removeprefix("▁") or "▁"
     return printable(f"·{name}" if name == token and name[0].isalnum() else name)
 

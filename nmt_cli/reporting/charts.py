@@ -52,8 +52,10 @@ def line_chart(
         return math.log10(max(value, least)) if log else value
 
     low, high = scaled(min(values)), scaled(max(values))
-    low, high = (low, high) if high - low > 1e-12 else (low - abs(low or 1) * 0.1, high + abs(high or 1) * 0.1)
-    low = 0 if not log and 0 <= low < 0.5 * high else low
+    if not high - low > 1e-12:
+        low, high = low - abs(low or 1) * 0.1, high + abs(high or 1) * 0.1
+    if not log and 0 <= low < 0.5 * high:
+        low = 0
     end = max(line.points[-1][0] for line in lines) or 1
 
     def x(step: float) -> float:
@@ -71,7 +73,7 @@ def line_chart(
         # a single point shows as a dot.
         points = [*line.points[: -1 : math.ceil(len(line.points) / 400)], line.points[-1], line.points[-1]]
         path = " ".join(f"{x(step)},{y(value)}" for step, value in points)
-        style = f"s{line.color % 6}{' dashed' * line.dashed}"  # style.css has six colors
+        style = f"s{line.color % 6}{' dashed' * line.dashed}"
         curves.append({"name": line.name, "last": line.points[-1], "style": style, "path": path})
     ys = log_ticks(10**low, 10**high) if log else ticks(low, high)
     return {

@@ -108,7 +108,7 @@ def _training(r: Evidence) -> Iterator[Finding]:
     losses = [record["dev_nll"] or math.inf for record in r.run.validations]
     patience = training.patience or len(losses)
     before, least = losses[:-patience], (1 - MIN_IMPROVEMENT) ** patience
-    stopped_early = before and min(losses) >= min(before) * least
+    stopped_early = before and min(losses) >= min(before) * least  # the last `patience` validations improved too little
     if 0 < r.step < 0.9 * training.steps and not stopped_early:
         do = "run the same command again to continue"
         yield Finding(COSTLY, f"{r.step:,} of {training.steps:,} steps", log, do)
@@ -211,7 +211,6 @@ def examine(evidence: Evidence) -> list[Finding]:
 
 
 def doctor(run: Path, data: Path | None, hypothesis: Path | None, reference: Path | None, as_json: bool) -> None:
-    """Print the findings for a run, as text or JSON."""
     evidence = gather(run, data, hypothesis, reference)
     files = evidence.run
     findings = examine(evidence)

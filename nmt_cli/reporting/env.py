@@ -20,7 +20,6 @@ FLAGS = "avx2 avx512f avx512_vnni avx_vnni avx512_bf16 amx_bf16 amx_int8 asimddp
 
 
 def env(as_json: bool) -> str:
-    """Return a description of versions, hardware and defaults, as lines of text or as JSON."""
     device = choose_device()
     cores = usable_cores()
     gpus = [torch.cuda.get_device_properties(i) for i in range(torch.cuda.device_count())]

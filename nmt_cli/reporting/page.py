@@ -40,7 +40,7 @@ def _pages() -> Environment:
 def render(template: str, values: dict[str, Any], script: str | None = None) -> bytes:
     """Return a page in UTF-8. `template` and `script` are names of files in TEMPLATES.
 
-    All `values` are escaped. The page lets a browser run only `script`, or nothing if it is None, and load nothing.
+    All `values` are escaped. The page's policy allows the browser to run only `script`, if any, and to load nothing.
     """
     code = (TEMPLATES / script).read_text() if script else ""
     policy = f"script-src 'sha256-{base64.b64encode(hashlib.sha256(code.encode()).digest()).decode()}'"

@@ -15,7 +15,9 @@ def translate_held_out(run: RunFiles, model: Path) -> dict[str, list[str]]:
     If the run's directory has translations by the same model with the same decoding settings, read them. Otherwise,
     translate and store them there. Raise MissingError if the run has no model or its corpus was not found.
     """
-    if run.model is None or run.corpus is None:
+    if run.corpus is None:
+        raise MissingError(f"the corpus of {run.directory} was not found, so its held-out text cannot be translated")
+    if run.model is None:
         raise MissingError(f"{run.directory} has no model yet: it has no checkpoints to average. Train longer")
     splits = [split for split in ("dev", "test", "general") if run.corpus.lines(split)[0]]
     hypotheses = {split: lines for split in splits if (lines := run.translations(split)) is not None}

@@ -1,4 +1,4 @@
-"""The sacreBLEU tokenizer of each language."""
+"""The sacreBLEU tokenizer of each language code."""
 
 import re
 
@@ -7,5 +7,4 @@ TOKENIZERS = {"zh": "zh", "ja": "char", "th": "char", "my": "char", "km": "char"
 
 
 def tokenizer_of(language: str) -> str:
-    """Return the name of sacreBLEU's tokenizer for a language code."""
     return TOKENIZERS.get(re.split("[-_]", language.lower())[0], "13a")

@@ -29,7 +29,7 @@ class Score:
     score: float  # 0 to 100; TER may exceed 100
     signature: str  # everything that influences the score, in sacreBLEU's format
     details: dict[str, Any]  # the counts behind the score
-    compare_with: str  # description of the published scores that it may be compared with
+    compare_with: str  # the published scores that it may be compared with
     verbose: str = ""  # the details as text
     mean: float | None = None  # mean score of the bootstrap samples
     ci: float | None = None  # half the width of their 95% interval
@@ -93,7 +93,7 @@ def score_lines(
 def score_comet(
     scorer: Comet, hypotheses: list[str], baseline: list[str] | None, *, intervals: bool
 ) -> tuple[Score, dict[str, Any] | None]:
-    """Return the COMET score of lines, and the comparison with the baseline, if there is one."""
+    """Like `score_lines`, for COMET."""
     stats = scorer._extract_corpus_statistics(hypotheses, None)
     value = scorer._aggregate_and_compute(stats).score
     comparison = compare("comet", METRICS["comet"], scorer, baseline, hypotheses) if baseline else None

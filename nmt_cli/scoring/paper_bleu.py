@@ -28,8 +28,8 @@ _ASCII = str.maketrans(
 # Quotation marks that replace-unicode-punctuation.perl keeps. `fold_quotes` replaces them with ASCII ones, as in the
 # reference that Google published.
 _QUOTES = str.maketrans("„«»‚‘‹›", "\"\"\"''''")
-# Stands for each full stop of "..." while final full stops are split off. Control characters are removed before, so it
-# cannot occur in the text.
+# Stands for each full stop of "..." while final full stops are split off. Control characters are removed before, so the
+# text does not contain it.
 _DOT = "\0"
 _ENTITIES = {"|": "&#124;", "<": "&lt;", ">": "&gt;", "'": "&apos;", '"': "&quot;", "[": "&#91;", "]": "&#93;"}
 _ESCAPES = str.maketrans({"&": "&amp;", _DOT: ".", **_ENTITIES})

@@ -13,8 +13,8 @@ from nmt_cli.scoring.metrics import METRICS, Score
 SEED = 1  # random seed for the typos
 AS_IT_IS = "as it is"
 NOTE = (
-    "Loss: how much worse the score is than that of the translation of the unchanged source, to which the same change "
-    "is made. A translation should keep upper and title case, and leave out the final stop if the source does. For the "
+    "Loss: how much worse the score is than the ideal score, that of the unchanged source's translation with the same "
+    "change. A translation should keep upper and title case, and leave out the final stop if the source does. For the "
     f"lower-cased source, case is ignored. Typos: in one of ten words, seed {SEED}."
 )
 Change = Callable[[str], str]

@@ -1,4 +1,4 @@
-"""Implement `nmt score`: read the inputs, compute the metrics, apply the gate and print the report."""
+"""Implement `nmt score`: read the inputs, compute the metrics, apply --fail-under and similar, and print the report."""
 
 import json
 import sys
@@ -252,7 +252,6 @@ def _score_pair(report: Report, options: ScoreOptions, pair: tuple[str, str], li
 
 
 def _robust(report: Report, options: ScoreOptions, translate: Translate) -> list[dict[str, Any]]:
-    """Return the scores of translations of the damaged source."""
     assert report.source
     metrics = dict.fromkeys(options.metrics or ("bleu", "chrf"))
     src, tgt = (options.language_pair or "").partition("-")[0], report.language or ""

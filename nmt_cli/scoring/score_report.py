@@ -44,7 +44,7 @@ class ScoredSegment:
 
     @property
     def gain(self) -> float:
-        """The chrF2 of the hypothesis minus that of the baseline. Without a baseline, the former alone."""
+        """The chrF2 of the hypothesis, minus that of the baseline if there is one."""
         return self.chrf - (self.baseline_chrf or 0)
 
     def heading(self) -> str:

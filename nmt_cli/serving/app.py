@@ -23,7 +23,7 @@ from nmt_cli.system.console import counted, say
 from nmt_cli.system.errors import printable
 
 PAGE = Path(__file__).parent / "page"
-CLIENT_CLOSED_REQUEST = 499  # nginx uses this status if the client has disconnected
+CLIENT_CLOSED_REQUEST = 499  # nginx's status, for the log, if the client has disconnected
 ROUTE_HEADER = "X-NMT-Route"  # the languages through which a text was translated
 PAGE_HEADERS = {
     "Cache-Control": "no-cache",  # so that browsers fetch the new page after an upgrade
@@ -37,7 +37,7 @@ ANY_HOST = Access()
 
 
 class PageFiles(StaticFiles):
-    """Serves the files in `page/`. Their headers forbid inline scripts and resources from other hosts."""
+    """Serves the files in `page/` with PAGE_HEADERS."""
 
     def file_response(self, *arguments: object, **options: object) -> Response:
         response = super().file_response(*arguments, **options)  # type: ignore[arg-type]
@@ -71,7 +71,7 @@ ROUTES: list[BaseRoute] = [
 
 
 def create_app(service: Service, access: Access = ANY_HOST) -> Starlette:
-    """Return the application. It accepts only requests for host names and from web pages that `access` allows."""
+    """Return the application, which refuses requests that `access` does not allow."""
     middleware = [Middleware(RequestLog, service=service), Middleware(AccessCheck, service=service, access=access)]
     if access.origins:
         cors = Middleware(
@@ -106,7 +106,7 @@ async def _refusal(request: Request, error: Refusal) -> Response:
 
 
 async def _disconnected(request: Request, error: ClientDisconnect) -> Response:
-    return Response(status_code=CLIENT_CLOSED_REQUEST)  # the client is gone, so only the log shows this status
+    return Response(status_code=CLIENT_CLOSED_REQUEST)
 
 
 async def _failure(request: Request, error: Exception) -> Response:
@@ -126,7 +126,7 @@ class AccessCheck:
         if scope["type"] == "http":
             refusal = self.access.refusal(scope["method"], Headers(scope=scope), self.service.needs_keys)
         if refusal:
-            response = _error(Request(scope), *refusal, {"Connection": "close"})  # its body is not read
+            response = _error(Request(scope), *refusal, {"Connection": "close"})  # the request's body is not read
             await response(scope, receive, send)
         else:
             await self.app(scope, receive, send)

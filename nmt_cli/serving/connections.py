@@ -28,7 +28,7 @@ MAX_PIPELINED = 32  # requests that a client may send before it reads the respon
 PIECE = 1 << 13  # bytes to parse between two checks of the limits
 LINGER_SECONDS = 1  # time that a refused client has to read the response
 LINGER_BYTES = 1 << 20  # maximum bytes that a refused client may still send
-GRACE_SECONDS = 1  # a connection that has waited this long for its client may be closed to make room for another
+GRACE_SECONDS = 1  # after waiting this long for its client, a connection may be closed for another
 DEFAULT_CONNECTIONS = 512
 SPARE_FILES = 32  # file descriptors for everything but connections
 BACKLOG = 128
@@ -67,7 +67,7 @@ class Protocol(HttpToolsProtocol):
     _refused = False  # an error response was sent, and the connection is about to be closed
     _head_bytes = 0  # bytes of this request, without its body; after a refusal, all bytes that arrive are added
     _in_head = False
-    _refusal: tuple[int, str] | None = None  # status and message of the error response; None: the default
+    _refusal: tuple[int, str] | None = None  # status and message; None: 400 and the parser's message
     waiting_since = 0.0  # when the connection last began to wait for its client
     on_lost: Callable[["Protocol"], None] | None = None
 
@@ -78,7 +78,7 @@ class Protocol(HttpToolsProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
-        transport.set_write_buffer_limits(high=0)  # call pause_writing whenever the client leaves data unread
+        transport.set_write_buffer_limits(high=0)  # call pause_writing as soon as data wait for the client
         super().connection_made(transport)
         self.waiting_since = time.monotonic()
         self._update_header_timer()

@@ -2,7 +2,7 @@
 
 The database is in memory, in an SQLite file that several servers on one machine may share, or in PostgreSQL for servers
 on several machines. This module, `sqlite_connection.py` and `key_store.py` use no package of the extra `serve`, so that
-`nmt keys` works without it.
+`nmt keys` works without that extra.
 """
 
 import contextlib
@@ -15,8 +15,7 @@ from nmt_cli.serving.sqlite_connection import SqliteConnection
 from nmt_cli.system.errors import DataError
 
 URL_SCHEMES = "postgresql:", "postgres:"
-# Each entry upgrades the schema by one version. Never change a released entry; append a new one. The
-# connection's `types` give the SQL for the names in braces.
+# Each entry upgrades the schema by one version. Never change a released entry; append a new one.
 MIGRATIONS = (
     """
     CREATE TABLE keys (
@@ -124,7 +123,6 @@ class Database:
         return Database(self.place) if self.place else self
 
     def _migrate(self) -> None:
-        """Bring the schema to the newest version, in one transaction."""
         name = self._connection.name
         with self.transaction() as connection:
             version = connection.version()
@@ -143,8 +141,7 @@ class Database:
         """Run the block in a transaction. An exception rolls it back. Other writers wait until the block ends.
 
         A committed transaction survives a crash of the process; a `durable` one also survives a crash of the machine.
-        In PostgreSQL, transactions with different values of `part` do not wait for each other. To count requests of
-        an API key, pass the id of the key as `part`.
+        In PostgreSQL, writers wait only for writers with the same `part`, such as the id of an API key.
         """
         connection = self._connection
         with self._lock, connection.errors():

@@ -7,14 +7,13 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-Refuse = Callable[[Request, int, str], Response]
+Refuse = Callable[[Request, int, str], Response]  # builds an error response from a status and a message
 
 
 class Deadline:
     """Cancels a request after `seconds`, and responds with 504 unless the response has already begun."""
 
     def __init__(self, app: ASGIApp, seconds: float, refuse: Refuse) -> None:
-        """`refuse` builds the error response, given the request, a status and a message."""
         self.app = app
         self.seconds = seconds
         self.refuse = refuse

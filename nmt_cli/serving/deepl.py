@@ -18,7 +18,7 @@ from nmt_cli.translation.options import SearchOptions
 
 PREFIXES = "/v2/", "/v3/"
 SPLIT_SENTENCES = "1", "0", "nonewlines"
-# DeepL's clients expect that these target languages are listed with a country.
+# DeepL's clients expect a country for these target languages.
 COUNTRIES = {
     "EN": {"EN-GB": "English (British)", "EN-US": "English (American)"},
     "PT": {"PT-BR": "Portuguese (Brazilian)", "PT-PT": "Portuguese (European)"},
@@ -67,9 +67,9 @@ async def translate(request: Request) -> JSONResponse:
 
 
 async def _terms(service: Service, fields: Fields, source: str, target: str) -> Terms | None:
-    """Return the terms of the glossary that a request names for these languages, or None if it names no glossary.
+    """Return the terms for these languages from the request's glossary, or None if it names no glossary.
 
-    Raise Refusal (400) if it has glossary_ids, or glossary_id without source_lang.
+    Raise Refusal (400) for glossary_ids, and for glossary_id without source_lang.
     """
     if fields.has("glossary_ids"):
         raise Refusal(400, "Invalid request: glossary_ids is not supported. Pass one glossary as glossary_id")
@@ -83,10 +83,7 @@ async def _terms(service: Service, fields: Fields, source: str, target: str) -> 
 
 
 def _names(fields: Fields, name: str, limit: int) -> tuple[str, ...]:
-    """Return the names in a field, which has up to `limit` texts, each with names separated by commas.
-
-    Return () if the field is missing.
-    """
+    """Return the names in a field: up to `limit` texts with comma-separated names. A missing field has none."""
     if not fields.has(name):
         return ()
     texts, _ = fields.texts(name, limit)
@@ -108,9 +105,9 @@ async def languages(request: Request) -> JSONResponse:
 
 
 async def usage(request: Request) -> JSONResponse:
-    """Return today's character count of the API key and the key's daily limit, or UNLIMITED if it has none.
+    """Return the characters that the API key has used today, and its daily limit. UNLIMITED means no limit.
 
-    If the request has no key from the database, return the server's count since it started, and UNLIMITED.
+    Without a key from the database, return the server's characters since its start, and UNLIMITED.
     """
     service, _ = await _open(request)
     key = service.key_of(request)

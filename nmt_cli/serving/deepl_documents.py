@@ -64,7 +64,7 @@ class Jobs:
         self._running: asyncio.Semaphore | None = None  # created on first use, because it belongs to the event loop
 
     def add(self, request: Request, job: Job) -> None:
-        """Start translating a document. Raise Refusal (429) if too many are unfinished, or all need too much memory."""
+        """Start translating a document. Raise Refusal (429) if MAX_WAITING or MAX_BYTES would be exceeded."""
         self._remove_old(job)
         waiting = sum(each.waits for each in self._jobs.values())
         size = sum(len(each.data) for each in self._jobs.values())
@@ -134,7 +134,7 @@ async def _translated(request: Request, job: Job) -> bytes:
 
 
 def _detached(request: Request) -> Request:
-    """Return a copy of a request that never reports that the client has disconnected."""
+    """Return a copy of a request that ignores disconnections, because the client does not wait for the translation."""
 
     async def receive() -> Message:
         await asyncio.Event().wait()

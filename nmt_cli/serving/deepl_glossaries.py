@@ -31,8 +31,7 @@ def _name(fields: Fields) -> str:
 async def _terms(service: Service, dictionaries: list[Fields]) -> dict[tuple[str, str], Terms]:
     """Return the terms of a request's dictionaries by language pair.
 
-    Raise Refusal (400) if the entries are malformed or too long in total, if no model translates between the languages
-    of a dictionary, or if two dictionaries have the same pair.
+    Raise Refusal (400) if entries are malformed or too long in total, or if a pair is repeated or has no route.
     """
     size = sum(len(fields.text("entries")) for fields in dictionaries)
     if size > (limit := service.limits.characters):
@@ -72,7 +71,7 @@ def _dictionary(dictionary: Dictionary) -> dict[str, object]:
 
 
 def _with_dictionaries(glossary: Glossary) -> dict[str, object]:
-    """Return the JSON for a glossary, for version 3 of the API."""
+    """Return the JSON for a glossary in version 3 of the API."""
     own = {"glossary_id": glossary.key, "name": glossary.name, "creation_time": glossary.created}
     return own | {"dictionaries": [_dictionary(each) for each in glossary.dictionaries]}
 
@@ -139,16 +138,16 @@ async def show_v3(request: Request) -> JSONResponse:
 
 
 async def update(request: Request) -> JSONResponse:
-    """Rename a glossary if the request has a name, and add the terms of its dictionaries, if any, to the glossary.
+    """Rename a glossary, add terms to its dictionaries, or both. Create missing dictionaries.
 
-    Create missing dictionaries. For a term that already exists, the new translations replace the old ones.
+    For a term that already exists, the new translations replace the old ones.
     """
     service, fields = await _open(request)
     name = _name(fields) if fields.has("name") else None
     given = fields.objects("dictionaries", MAX_DICTIONARIES) if fields.has("dictionaries") else []
     terms = await _terms(service, given)
     key = request.path_params["key"]
-    await service.stored(service.glossaries.get, key)  # responds with 404 if there is no such glossary
+    await service.stored(service.glossaries.get, key)  # raises Refusal (404) before anything changes
     for pair, own in terms.items():
         await service.glossaries.extend(key, pair, own, service.pool.workers)
     if name is not None:

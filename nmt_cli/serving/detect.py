@@ -13,8 +13,8 @@ from typing import Any
 from nmt_cli.corpus.languages import NAMES, base_of, near
 
 MAX_CHARACTERS = 2000  # only the beginning of a longer text is used
-SURE = 90  # percent; a language detected with at least this probability counts even if no model translates it
-BLOCK = 1024  # number of states that are compared at once
+SURE = 90  # percent; with this probability, a language is detected even if no model translates it
+BLOCK = 1024  # states compared at once, to limit memory
 
 
 class Detector:
@@ -32,8 +32,7 @@ class Detector:
         """Two classifiers: one for the models' languages, one for all known languages.
 
         The second one omits languages that are easily mistaken for a language of the models. The value is None if
-        py3langid is not installed or knows no source language. A language that py3langid does not know is never
-        detected. The first request that detects a language loads the classifiers, which takes a second and 25 MB.
+        py3langid is not installed or knows no source language. Loading the classifiers takes a second and 25 MB.
         """
         easily_mistaken = set().union(*map(near, self._codes))
         try:

@@ -21,7 +21,7 @@ SMALL_BODY = 1 << 16  # bytes; bodies up to this size do not count toward MAX_BO
 MAX_BODY_MEMORY = 1 << 25  # maximum total bytes of the larger bodies that are being read at the same time
 RETRY_SECONDS = 1  # for the Retry-After header when the server is overloaded
 LARGE_FIELDS = {"q", "text", "entries"}  # fields with limits of their own
-MAX_FIELD_CHARACTERS = 10_000  # maximum characters of all other fields
+MAX_FIELD_CHARACTERS = 10_000  # maximum characters of any other field
 MAX_JSON_VALUES = 20_000
 _STRING = re.compile(rb'"(?:[^"\\]++|\\.)*+(?:"|\\?\Z)', re.DOTALL)  # a JSON string, or the start of one
 MultiPartParser.spool_max_size = 1 << 24  # bytes; keep uploads in memory, because the size of a body is limited
@@ -106,7 +106,7 @@ class Fields:
         return value
 
     def flag(self, name: str) -> bool:
-        """Parse a flag, such as true, 1 or "on". A missing flag is false. Raise Refusal (400) for other values."""
+        """Parse a flag, such as true, 1 or "on". A missing flag is false. Raise Refusal (400) if it is no flag."""
         value = self._values.get(name)
         if (found := _flag(value)) is None and value is not None:
             raise Refusal(400, f"Invalid request: {name} must be true or false")
@@ -182,13 +182,13 @@ async def read(request: Request, max_bytes: int, max_fields: int, memory: BodyMe
     values = _merged(list(request.query_params.multi_items()))
     if kind in ("multipart/form-data", "application/x-www-form-urlencoded") and body:
         form = _form(request, body, max_bytes, max_fields)
-        # A large form is parsed in another thread, with an event loop of its own.
+        # A large form would block this event loop, so a thread parses it with another one.
         values |= _merged(await (form if small else run_in_threadpool(asyncio.run, form)))
     return Fields(_bounded(values))
 
 
 def _bounded(values: dict[str, Any]) -> dict[str, Any]:
-    """Return all fields but "context". To limit memory, raise Refusal (400) if one outside LARGE_FIELDS is too long."""
+    """Drop "context". To limit memory, raise Refusal (400) if a field outside LARGE_FIELDS is too long."""
     values.pop("context", None)  # DeepL allows any length, and this server ignores the field
     for name, value in values.items():
         texts = value if isinstance(value, list) else [value]

@@ -68,9 +68,9 @@ async def translate_file(request: Request) -> JSONResponse:
 
 
 async def translated(request: Request, kind: str, data: bytes, pair: tuple[str, str]) -> bytes:
-    """Return the translation of a file, and count its characters. `kind` is one of the values of KINDS.
+    """Return the translation of a file, and count its characters.
 
-    `pair` is the source and target language. Raise Refusal (400) if the file is not in this format.
+    `pair` is the source and target language. Raise Refusal (400) if the file is not in the format `kind`.
     """
     service: Service = request.app.state.service
     if kind in FORMATS and FORMATS[kind].binary:

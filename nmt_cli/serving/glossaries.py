@@ -103,8 +103,8 @@ class Glossaries:
         Raise Refusal (404) if the glossary does not exist, (400) if the dictionary would have too many terms, and (456)
         if all glossaries together would have too many translations.
 
-        The terms are merged before the transaction begins, so that other writers do not wait for the merge. If another
-        writer changes the dictionary in the meantime, the terms are merged again.
+        Other writers do not wait for the merge, which precedes the transaction. If one of them changes the dictionary
+        in the meantime, the terms are merged again.
         """
         while True:
             rows = await workers.in_database(self._database.read, _READ, key, *pair)
@@ -195,10 +195,7 @@ def _row(key: str, pair: tuple[str, str], terms: Terms) -> tuple[object, ...]:
 
 
 def _put(connection: Connection, row: tuple[object, ...]) -> None:
-    """Store a dictionary in a glossary, in place of any dictionary for the same languages.
-
-    Raise Refusal (456) if all glossaries together would have too many translations.
-    """
+    """Insert or replace a dictionary. Raise Refusal (456) if all glossaries would have too many translations."""
     connection.execute(
         "INSERT INTO dictionaries VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT (glossary, source, target) "
         "DO UPDATE SET (entries, terms, forms) = (excluded.entries, excluded.terms, excluded.forms)",
@@ -218,12 +215,12 @@ def parse(entries: str, kind: str) -> Terms:
     """Parse the entries in a request. `kind` is their format, tsv or csv. The resulting terms are case-sensitive.
 
     A target may list several forms, separated by |. Raise Refusal (400) if an entry is malformed, a source is repeated,
-    or there are too many entries. If a line is at fault, the message gives its number.
+    or there are too many entries.
     """
     lines = list[str]()
     try:
         for number, cells in _rows(entries, kind):
-            lines += [""] * (number - 1 - len(lines))
+            lines += [""] * (number - 1 - len(lines))  # so that messages give the right line number
             lines.append(" " + "\t".join(cells))  # the space keeps a leading # from starting a comment
         if sum(map(bool, lines)) > MAX_ENTRIES:
             raise DataError(f"entries has more than {MAX_ENTRIES:,} terms")
@@ -233,7 +230,7 @@ def parse(entries: str, kind: str) -> Terms:
 
 
 def _rows(entries: str, kind: str) -> Iterator[tuple[int, list[str]]]:
-    """Yield the line number (from 1) and [source, target] of each entry. Ignore the language codes in rows of CSV."""
+    """Yield the line number (from 1) and [source, target] of each entry. CSV may add two language codes."""
     lines = entries.removeprefix("\ufeff").split("\n")
     if len(lines) > MAX_LINES:
         raise DataError(f"entries has more than {MAX_LINES:,} lines")

@@ -33,10 +33,10 @@ class ApiKey:
 
 @dataclass(frozen=True)
 class Exceeded:
-    """A limit that a request would exceed, and the seconds until the counter of this limit restarts."""
+    """A limit that a request would exceed."""
 
     text: str
-    seconds: int
+    seconds: int  # until the counter restarts
     of_day: bool  # whether the limit is per day, not per minute
 
 
@@ -60,7 +60,7 @@ class KeyStore:
     def add(self, name: str, per_minute: int | None = None, per_day: int | None = None) -> str:
         """Make a key and return it. Only the hash of the key is stored.
 
-        Raise UsageError if the name is empty, too long or not printable, and OutputError if another key has it.
+        Raise UsageError if the name is empty, too long or not printable, and OutputError if another key has this name.
         """
         name = " ".join(name.split())
         if not 0 < len(name) <= MAX_NAME or not name.isprintable():
@@ -108,8 +108,8 @@ class KeyStore:
     def find(self, key: str) -> ApiKey | None:
         """Return the record of a key, or None if it is unknown or revoked.
 
-        The time of the look-up depends only on the hash, so it reveals nothing about other keys. The hashes are then
-        compared in constant time.
+        The time reveals nothing about other keys: the look-up depends only on the hash, and hashes are then compared in
+        constant time.
         """
         digest = _hash(key)
         rows = self._database.read(_FIND, digest)
@@ -122,8 +122,8 @@ class KeyStore:
     def charge(self, key: ApiKey, characters: int, now: float | None = None) -> Exceeded | None:
         """Count a request and its characters. If that would exceed a limit, count nothing and return the limit.
 
-        If no limit is exceeded, return None. All servers that use the database share the counts. Minutes and days
-        follow the UTC clock. `now` is in seconds since 1970; None means the current time.
+        All servers that use the database share the counts. Minutes and days follow the UTC clock. `now` is in seconds
+        since 1970; None means the current time.
         """
         now = time.time() if now is None else now
         minute = int(now // 60)

@@ -40,6 +40,6 @@ def read_keys(path: Path) -> list[bytes]:
 
 
 def is_accepted(key: bytes, accepted: Sequence[bytes]) -> bool:
-    """Return whether `key` is accepted. It is compared with all keys, so the time reveals nothing about them."""
+    """Return whether `key` is accepted. The time reveals nothing, because all keys are compared."""
     equal = [hmac.compare_digest(key, each) for each in accepted]
     return any(equal)

@@ -55,7 +55,7 @@ async def detect(request: Request) -> JSONResponse:
     service, fields = await _open(request)
     texts, _ = service.texts_of(request, fields, "q")
     await service.charge(request)
-    # Detect in a thread, because the first call loads the detector's model, which takes a second.
+    # In a thread, because the first call takes a second to load the detector's model.
     found = await run_in_threadpool(service.detector.detect, "\n".join(texts))
     return JSONResponse([{"confidence": confidence, "language": code} for code, confidence in found])
 

@@ -37,10 +37,7 @@ class ServedModel:
         return self.translator.loaded_translator if isinstance(self.translator, OnDemand) else self.translator
 
     def submit(self, position: int, unit: str, options: SearchOptions, done: Callable[[Pending], None]) -> Pending:
-        """Start translating a unit. `position` is its index in the request.
-
-        Units with a higher index wait longer in the queue.
-        """
+        """Start translating a unit. Units with a higher `position` in the request wait longer in the queue."""
         return self._loaded.submit(self.prefix + unit, options, done=done, position=position)
 
     def aligned(self, unit: str, translation: Translation, rank: int) -> Aligned:
@@ -78,7 +75,7 @@ class LanguageRoute:
 
 
 def untrained(models: Sequence[ServedModel]) -> list[ServedModel]:
-    """Return a ServedModel for each source and target language of the same model that form a pair not in `models`.
+    """Return a ServedModel for each pair of one translator's source and target languages that `models` lacks.
 
     Pairs of the same language are omitted.
     """
@@ -95,12 +92,11 @@ def untrained(models: Sequence[ServedModel]) -> list[ServedModel]:
 def routes_of(models: Sequence[ServedModel], *, pivot: bool) -> dict[tuple[str, str], LanguageRoute]:
     """Return the route for each language pair that can be translated. Direct routes are listed first.
 
-    If `pivot` is true, a pair without a model gets the shortest route through other languages. Among equally short
-    routes, one through English is preferred. If `pivot` is false, such a pair gets no route.
+    If `pivot` is true, a pair without a model gets the shortest route through other languages.
     """
     routes = {(model.source, model.target): LanguageRoute((model,)) for model in models}
     for source in dict.fromkeys(model.source for model in models):
-        frontier = [route for (first, _), route in routes.items() if first == source]
+        frontier = [route for (first, _), route in routes.items() if first == source]  # the longest routes so far
         for _ in range(MAX_STEPS - 1 if pivot else 0):
             frontier.sort(key=lambda route: base_of(route.target) != PREFERRED)
             longer = list[LanguageRoute]()

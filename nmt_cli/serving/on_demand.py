@@ -17,7 +17,7 @@ from nmt_cli.translation.stored_models import StoredModel
 from nmt_cli.translation.translator import Translator
 
 LOADS = 2  # models that may be loading at the same time
-RETRY_SECONDS = 60  # after a model fails to load, requests for it fail for this long; later ones load it again
+RETRY_SECONDS = 60  # after a failed load, how long requests for the model fail without another attempt
 
 
 def _free() -> None:
@@ -104,7 +104,7 @@ class OnDemand:
 
 
 class Loader:
-    """Loads models. Unloads idle models after a while, or at once if memory is short (least recently used first)."""
+    """Loads models, and unloads idle ones."""
 
     def __init__(
         self,
@@ -114,7 +114,7 @@ class Loader:
         memory: float = math.inf,
         resident: Callable[[], int] = resident_bytes,
     ) -> None:
-        """Load models with `load`. Unload a model after `idle` seconds without requests.
+        """Unload a model after `idle` seconds without requests.
 
         While `resident()`, the memory of the process, exceeds `memory` bytes, unload idle models sooner.
         """

@@ -10,7 +10,7 @@ from starlette.datastructures import Headers
 
 from nmt_cli.system.errors import UsageError, printable
 
-# The host and port in a Host header or an origin.
+# A host and an optional port: example.org, localhost:3000 or [::1]:80
 _HOST = r"(\[[0-9a-f:.]{2,45}\]|[a-z0-9_.-]{1,253})(?::([0-9]{1,5}))?"
 _AUTHORITY = re.compile(_HOST, re.IGNORECASE | re.ASCII)
 _ORIGIN = re.compile(f"[a-z][a-z0-9+.-]{{0,30}}://{_HOST}", re.IGNORECASE | re.ASCII)
@@ -48,7 +48,7 @@ class Access:
         return 403, f"Pages from {shown} may not use this server{advice}"
 
     def has_host(self, host: str) -> bool:
-        """Return whether a Host header contains a name of this server. Every loopback address counts as one."""
+        """Return whether a Host header has a name of this server. Loopback addresses always count."""
         found = _AUTHORITY.fullmatch(host)
         if not found:
             return False
@@ -63,7 +63,7 @@ class Access:
 
 
 def _is_same(origin: str, host: str) -> bool:
-    """Return whether an origin has the host and port of a Host header. Ports 80 and 443 equal a missing port.
+    """Return whether an origin has the host and port of a Host header. Ports 80 and 443 equal no port.
 
     The scheme does not matter, because a proxy may terminate TLS.
     """

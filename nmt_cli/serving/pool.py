@@ -23,8 +23,8 @@ from nmt_cli.translation.translator import Translator
 
 Result = TypeVar("Result")
 WARM_UP = "Hello."
-# While a CPU thread searches short texts, it also searches up to this many segments of long texts. More segments would
-# delay the short texts.
+# While a CPU thread searches short texts, it also searches up to this many segments of long texts. More would delay the
+# short texts.
 BACKGROUND_SEGMENTS = 1
 # The cost of a text, in characters, is an estimate of the memory and time that its translation takes.
 COST_PER_UNIT = 50  # the cost of each line or sentence, in addition to its characters
@@ -35,8 +35,8 @@ SMALL_COST = 2500  # costs up to this number are always granted, and not counted
 class Budget:
     """A limit on the sum of the amounts that requests reserve at the same time.
 
-    Amounts of up to `small` are always granted and not counted. A larger amount may exceed `limit` if no other larger
-    amount is reserved.
+    Amounts of up to `small` are always granted and not counted. Beyond `limit`, a larger amount is granted if nothing
+    else is counted.
     """
 
     def __init__(self, limit: int, small: int) -> None:
@@ -130,7 +130,7 @@ class ModelPool(contextlib.AbstractContextManager["ModelPool"]):
     def admit(self, texts: Sequence[str], options: SearchOptions) -> Iterator[None]:
         """Count texts as waiting during the block.
 
-        Raise Refusal (429) if the texts that wait already are too many or too long, and (400) if these cost too much.
+        Raise Refusal (429) if too much text waits already, and (400) if `texts` cost too much.
         """
         if self.texts and self.texts + len(texts) > self.queue:
             raise Refusal(429, "Too many texts are waiting: try again later", retry_after=RETRY_SECONDS)
@@ -165,7 +165,6 @@ class ModelPool(contextlib.AbstractContextManager["ModelPool"]):
             raise Refusal(500, str(text)) from error
 
     async def _finished(self, model: ServedModel, units: Sequence[str], options: SearchOptions) -> list[Pending]:
-        """Translate units, and return when all of them are finished."""
         characters = sum(map(len, units))
         completion = Completion(len(units))
         begun = time.monotonic()
@@ -190,7 +189,7 @@ class ModelPool(contextlib.AbstractContextManager["ModelPool"]):
                 else:
                     await self.workers.map_in_thread(submit, range(len(units)), units, short=short)
                 segments = sum(len(draft) for each in pending for draft in each.drafts)
-                more = max(segments - len(units), 0)
+                more = max(segments - len(units), 0)  # long units were divided
                 with self._reserve(cost(more), reserved=text_cost + cost(len(units))):
                     await completion.future
         finally:

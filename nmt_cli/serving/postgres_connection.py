@@ -14,7 +14,7 @@ except ModuleNotFoundError as error:
     text = f'the package {error.name} is missing. Install it: pip install "nmt-cli[postgres]"'
     raise UsageError(text) from None
 
-LOCKS = 0x6E6D7431  # "nmt1" in ASCII; the first of the two numbers of each advisory lock of nmt
+LOCKS = 0x6E6D7431  # "nmt1" in ASCII; the first number of nmt's advisory locks (`part` is the second)
 BUSY_SECONDS = 5  # how long a statement may take, including the wait for other writers
 NETWORK_SECONDS = 10  # how long nmt waits for the server, and the server for the next statement of a transaction
 FORM = "postgresql://USER:PASSWORD@HOST/NAME"
@@ -87,7 +87,7 @@ class PostgresConnection:
                 first, *others = statement.split("?")
                 numbered = (f":v{number}{part}" for number, part in enumerate(others))
                 self._prepared[statement] = connection.prepare(first + "".join(numbered))
-            # PostgreSQL rejects NUL characters. Only an id from a URL can have one. With U+FFFD, it matches nothing.
+            # PostgreSQL rejects NUL, which only an id from a URL can have. With U+FFFD instead, the id matches nothing.
             sent = (value.replace("\0", "\ufffd") if isinstance(value, str) else value for value in values)
             rows = self._prepared[statement].run(**{f"v{number}": value for number, value in enumerate(sent)})
         return [tuple(row) for row in rows or ()]
@@ -132,8 +132,10 @@ class PostgresConnection:
         try:
             yield
         except native.Error as error:
-            kind = BusyError if _code(error) in BUSY else StorageError
-            raise kind(f"the database {self.name} cannot be used: {_text(error)}. Try again") from None
+            text = f"the database {self.name} cannot be used: {_text(error)}"
+            if _code(error) in BUSY:
+                raise BusyError(f"{text}. Try again") from None
+            raise StorageError(f"{text}. Check the database server and its log") from None
 
     def close(self) -> None:
         connection, self._connection = self._connection, None

@@ -1,8 +1,8 @@
 """Translate the units of a request along a route.
 
-If the route leads through another language, each sentence is translated by all models in turn. The links of all steps
-are composed into links from the last translation to the source. Glossary terms are looked up in the source sentence,
-and only the last model has to use them.
+If the route leads through another language, each sentence is translated by all models in turn. The alignment links of
+all steps are composed into links from the last translation to the source. Glossary terms are looked up in the source
+sentence, and only the last model has to use them.
 """
 
 import re
@@ -88,7 +88,7 @@ class SentenceTerms(Terms):
 
 
 def _terms_of(terms: Terms, sentences: Sequence[str], texts: Sequence[str], model: ServedModel) -> SentenceTerms:
-    """Find the terms in each source sentence. Key them by the input of `model` for this sentence, from `texts`."""
+    """Find the terms in each source sentence. Key them by its translation in `texts`, the input of `model`."""
     by_text = dict[str, list[Term]]()
     any_case = Terms([replace(term, any_case=True) for term in terms.terms])
     originals = dict(zip(any_case.terms, terms.terms, strict=True))
@@ -108,7 +108,7 @@ def _compose(first: Aligned, ranks: Ranks) -> Ranks:
     ends = [end for end, _ in first.links]
 
     def origin(offset: int) -> int:
-        """Return the start of the source token to which the token at an offset of `first.text` is linked."""
+        """Return the source offset to which the token at an offset of `first.text` is linked."""
         return first.links[min(bisect_right(ends, offset), len(ends) - 1)][1] if ends else 0
 
     return [Aligned(each.text, [(end, origin(offset)) for end, offset in each.links]) for each in ranks]

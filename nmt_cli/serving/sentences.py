@@ -1,6 +1,7 @@
 """The route /sentences, for the server's web page. It returns alternatives and alignments for each sentence."""
 
 import json
+from collections.abc import Iterator
 from typing import NamedTuple
 
 from starlette.requests import Request
@@ -75,7 +76,10 @@ async def _translate(
     marked_set = set(marked)
     results = await route_runner.translate(pool, route, [unit for unit in units if unit not in marked_set], options)
     aligned = iter(await pool.workers.map_in_thread(_hypotheses, results))
-    texts = iter(await service.translate_on(route, marked, text_format, options) if marked else ())
+    texts: Iterator[list[str]] = iter(())
+    if marked:
+        parts = await service.units_in(text_format, marked)
+        texts = iter(await service.translate_units(route, parts, marked, text_format, options))
     return [[Hypothesis(text, []) for text in next(texts)] if unit in marked_set else next(aligned) for unit in units]
 
 

@@ -64,7 +64,7 @@ class ServeOptions:
     idle: float = 3600  # seconds after which an unused stored model is unloaded
     memory: int | None = None  # megabytes of the process above which idle stored models are unloaded
     pivot: bool = True
-    zero_shot: bool = False  # also offer the pairs of a model's languages that it was not trained to translate
+    zero_shot: bool = False  # also offer language pairs that a model was not trained to translate
     database: str | Path | None = None  # a file or a postgresql:// URL
     suggestions: Path | None = None  # a file for suggested translations
 
@@ -131,9 +131,9 @@ def serve(options: ServeOptions) -> int:
 
 
 def _models(options: ServeOptions) -> list[ServedModel]:
-    """Load `options.models`. Return them, and stored models for other pairs, which are loaded on demand.
+    """Load and return `options.models`, and return stored models for other pairs, which are loaded on demand.
 
-    With `zero_shot`, also return the language pairs of each model that no model was trained to translate.
+    With `zero_shot`, also return pairs that no model was trained to translate.
     """
     models = [model for directory in options.models for model in load(directory, options.precision, options.workers)]
     memory = math.inf if options.memory is None else options.memory * 1_000_000

@@ -49,7 +49,7 @@ class Limits:
 
     characters: int = 100_000  # in all texts together
     texts: int = 1000
-    seconds: float = 60  # from the first byte of the request to the beginning of the response
+    seconds: float = 60  # from the headers of the request to the end of the response
     body_seconds: float = 30  # to receive the body of the request
 
     @property
@@ -115,8 +115,8 @@ class Service:
     async def identify(self, request: Request, fields: Fields) -> None:
         """Look up the API key of a request in the database. Do nothing if the database is in memory.
 
-        Requests with the same key share a look-up, and its result is valid for KEY_SECONDS. A look-up for each request
-        would be too slow, because a single thread does all look-ups. Raise Refusal (503) if the database fails.
+        Requests with the same key share a look-up for KEY_SECONDS, because a single thread does all look-ups. Raise
+        Refusal (503) if the database fails.
         """
         if not self.database.place:
             return
@@ -223,9 +223,21 @@ class Service:
         text_format = replace(text_format, language=route.target, keep=self.keep)
         options = replace(options, alignments=text_format.marked)
         with self.pool.admit(texts, options):
-            await self.charge(request)
-            translations = await while_connected(request, self.translate_on(route, texts, text_format, options))
+            translating = self._translate(request, route, texts, text_format, options)
+            translations = await while_connected(request, translating)
         return Answer(translations, route.source, confidence)
+
+    async def _translate(
+        self,
+        request: Request,
+        route: LanguageRoute,
+        texts: Sequence[str],
+        text_format: TextFormat,
+        options: SearchOptions,
+    ) -> list[list[str]]:
+        units = await self.units_in(text_format, texts)
+        await self.charge(request)
+        return await self.translate_units(route, units, texts, text_format, options)
 
     def route(self, request: Request, source: str, target: str) -> LanguageRoute:
         """Return the route between two languages. Raise Refusal (400) if there is none.
@@ -266,29 +278,35 @@ class Service:
             translated = await route_runner.translate(self.pool, route, units, options)
             return await workers.assemble_file(text_format, data, tuple(ranks[0] for ranks in translated))
 
-    async def translate_on(
-        self, route: LanguageRoute, texts: Sequence[str], text_format: TextFormat, options: SearchOptions
-    ) -> list[list[str]]:
-        """Return the distinct translations of each admitted text, best first."""
-        short = sum(map(len, texts)) <= SHORT_TEXT
-        workers = self.pool.workers
-        in_process = text_format.marked and not short
+    async def units_in(self, text_format: TextFormat, texts: Sequence[str]) -> Sequence[Sequence[str]]:
+        """Return the units of each text. Raise Refusal (400) if a text is malformed or its markup is too expensive."""
         try:
-            if in_process:
-                units = await workers.in_process(text_format, texts)
-            elif text_format.marked:
-                units = await workers.in_thread(units_of, text_format, texts, short=True)
-            else:
-                units = units_of(text_format, texts)
+            if not text_format.marked:
+                return units_of(text_format, texts)
+            if _are_short(texts):
+                return await self.pool.workers.in_thread(units_of, text_format, texts, short=True)
+            return cast(list[list[str]], await self.pool.workers.in_process(text_format, texts))
         except DataError as error:
             raise Refusal(400, f"Invalid request: {error}") from None
+
+    async def translate_units(
+        self,
+        route: LanguageRoute,
+        units: Sequence[Sequence[str]],
+        texts: Sequence[str],
+        text_format: TextFormat,
+        options: SearchOptions,
+    ) -> list[list[str]]:
+        """Return the distinct translations of each admitted text, best first. `units` holds the units of each text."""
         translated = await route_runner.translate(self.pool, route, list(chain.from_iterable(units)), options)
         results = _by_rank(units, translated, options.n_best)
-        if in_process:
-            return cast(list[list[str]], await workers.in_process(text_format, texts, results))
-        if short and not text_format.marked:
+        if text_format.marked and not _are_short(texts):
+            return cast(list[list[str]], await self.pool.workers.in_process(text_format, texts, results))
+        if text_format.marked:
+            return await self.pool.workers.in_thread(assemble, text_format, texts, results, short=True)
+        if _are_short(texts):
             return assemble(text_format, texts, results)
-        return await workers.in_thread(assemble, text_format, texts, results, short=short)
+        return await self.pool.workers.in_thread(assemble, text_format, texts, results, short=False)
 
     async def source_language(self, texts: Sequence[str], source: str, target: str) -> tuple[str, int | None]:
         """Return the source language and None.
@@ -317,6 +335,10 @@ class Service:
         if first is None or second is None or not (is_same(source, target) and is_same(first, second)):
             return False
         return not any((model.source, model.target) == (first, second) for model in self.pool.models)
+
+
+def _are_short(texts: Sequence[str]) -> bool:
+    return sum(map(len, texts)) <= SHORT_TEXT
 
 
 def _by_rank(

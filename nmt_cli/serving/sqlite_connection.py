@@ -10,7 +10,7 @@ from typing import Any
 
 from nmt_cli.system.errors import BusyError, DataError, OutputError, StorageError
 
-APPLICATION = 0x6E6D7431  # "nmt1" in ASCII; in the file header, it marks a database of nmt
+APPLICATION = 0x6E6D7431  # "nmt1" in ASCII; marks the file as a database of nmt
 BUSY_SECONDS = 5  # how long to wait while another process writes
 
 
@@ -83,7 +83,7 @@ class SqliteConnection:
 
     @contextlib.contextmanager
     def errors(self) -> Iterator[None]:
-        """Convert SQLite's errors: to BusyError if another process locks the database, or else to StorageError."""
+        """Convert SQLite's errors to BusyError if another process locks the database, or else to StorageError."""
         try:
             yield
         except sqlite3.Error as error:

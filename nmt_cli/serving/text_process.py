@@ -1,7 +1,8 @@
 """A worker process that parses and assembles files, and long texts with markup, placeholders or kept words.
 
-It reads calls from stdin and writes results to stdout, one line of JSON each. The server kills this process when it
-cancels a call, for example at a request's deadline. The process also ends when its stdin closes or the server dies.
+It reads calls of `Workers` from stdin and writes results to stdout, one line of JSON each. The server kills this
+process when it cancels a call, for example at a request's deadline. The process also ends when its stdin closes or the
+server dies.
 """
 
 import json
@@ -24,7 +25,7 @@ MAX_MEMORY = 1 << 30  # bytes
 
 def main() -> None:
     os.nice(NICE)
-    # On such a signal, the server first finishes pending requests, for which it needs this process.
+    # The server needs this process to finish pending requests after these signals.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
     end_with_parent(os.getppid())

@@ -1,7 +1,7 @@
 """Cut a request's texts into units, and join the translations of the units.
 
-A unit is a line of plain text, or a segment of a text with markup. It is translated by itself. The functions depend
-only on their arguments, so any process can run them.
+A unit is a line of plain text, or a segment of a text with markup. The functions depend only on their arguments, so any
+process can run them.
 """
 
 from collections.abc import Sequence
@@ -93,7 +93,7 @@ class MarkedText:
     def translated(self, results: Sequence[Aligned]) -> str:
         """Return the translated text, given the translations of its units. If one is blank, keep the unit's source."""
         for segment, source, result in zip(self._document.segments, self._sources, results, strict=True):
-            segment.result = source
+            segment.result = source  # undo an earlier call
             segment.result = place_marks(segment, result)
         return self._document.write()
 

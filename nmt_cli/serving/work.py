@@ -42,7 +42,7 @@ class Workers:
 
     def __init__(self) -> None:
         cores = usable_cores()
-        self._short_threads = CapacityLimiter(4 * cores)
+        self._short_threads = CapacityLimiter(4 * cores)  # so that short texts do not wait for long ones
         self._threads = CapacityLimiter(cores)
         # API keys have a separate database thread, so that checking a key never waits for a glossary query.
         self._account_threads = CapacityLimiter(1)
@@ -53,7 +53,7 @@ class Workers:
         self._killed = list[Process]()
         self._tasks = set[asyncio.Task[None]]()
         self._warned = -math.inf  # when the last warning about the database was logged
-        self._idle = list[tuple[asyncio.AbstractEventLoop, Process]]()  # with event loops
+        self._idle = list[tuple[asyncio.AbstractEventLoop, Process]]()  # processes and their event loops
 
     async def in_thread(self, function: Callable[..., Result], *arguments: object, short: bool = False) -> Result:
         return await to_thread.run_sync(function, *arguments, limiter=self._short_threads if short else self._threads)
@@ -84,8 +84,7 @@ class Workers:
     async def in_database(self, function: Callable[..., Result], *arguments: object, accounts: bool = False) -> Result:
         """Return the result of a function that uses the database. Raise Refusal (503) if the database cannot be used.
 
-        `accounts` selects the thread for API keys. A request that is cancelled does not wait for the function,
-        which still completes.
+        `accounts` selects the thread for API keys. If cancelled, return at once; the function still completes.
         """
         try:
             limiter = self._account_threads if accounts else self._glossary_threads
@@ -100,7 +99,7 @@ class Workers:
             warn(text)
 
     async def in_process(self, text_format: TextFormat, texts: Sequence[str], results: Any = None) -> Any:
-        """Return the result of `serving.texts.units_of`, or of `assemble` if `results` is given, from a child process.
+        """Run `units_of`, or `assemble` if `results` is given, in a child process, and return the result.
 
         Cancellation kills the process. Raise DataError if a text is not in this format, and Refusal (503) if the
         process fails.
@@ -139,7 +138,7 @@ class Workers:
         return answer["result"]
 
     def _take(self) -> Process | None:
-        """Return an idle process of this event loop, no longer listed as idle, or None if there is none."""
+        """Take an idle process of this event loop from the list. Return None if there is none."""
         while self._idle:
             loop, process = self._idle.pop()
             if loop is asyncio.get_running_loop() and process.returncode is None:

@@ -12,7 +12,7 @@ from nmt_cli.storage import artefact
 from nmt_cli.system.errors import MissingError, NmtError, StorageError, UsageError
 
 URL = re.compile(r"[a-z][a-z0-9+.-]*://", re.IGNORECASE)
-WITH_DIRECTORIES = {"file", "local", "sftp", "ssh", "hdfs", "webhdfs", "smb"}  # protocols that have directories
+WITH_DIRECTORIES = {"file", "local", "sftp", "ssh", "hdfs", "webhdfs", "smb"}  # these need `_make_directory`
 
 
 class Bucket:
@@ -116,7 +116,7 @@ def file_system(url: str) -> tuple[Any, str]:
 def remote(place: str) -> Iterator[None]:
     """Convert errors of a store's library to StorageError.
 
-    NmtErrors, and OSErrors with an errno, are raised again. If such an OSError has no file name, it gets `place`.
+    NmtErrors and OSErrors with an errno are raised unchanged, but an OSError without a file name gets `place`.
     """
     try:
         yield

@@ -38,7 +38,9 @@ def find(arguments: Sequence[str]) -> list[Input]:
     A directory matches all files below it, except hidden ones. Raise MissingError if an argument matches no file, and
     UsageError if two files would have outputs of the same name or if a name is not UTF-8.
     """
-    found = [each for word in arguments for each in (_found_remotely(word) if is_url(word) else _local(word))]
+    found = list[Input]()
+    for word in arguments:
+        found += _found_remotely(word) if is_url(word) else _local(word)
     found = sorted(dict.fromkeys(found), key=lambda each: each.name)
     for each in found:
         if any("\ud800" <= character <= "\udfff" for character in each.name):  # Python uses these for undecodable bytes

@@ -4,7 +4,7 @@
     units/counts/00003.json     [lines, bytes] of each unit of one input file
     units/plan.json             [lines, bytes] of each unit of all files, written when all files are counted
     units/012/0012345.json      the sidecar of a unit, which marks the unit as finished
-    units/012/0012345-HASH      the translated lines of a unit; HASH begins their SHA-256; the sidecar records this name
+    units/012/0012345-HASH      the translated lines of a unit; HASH: start of their SHA-256; the sidecar has this name
     units/012/0012345.claim     marks a unit that a worker has begun; this worker may have been killed since
     units/012/0012345.failed    the reason why the translation of a unit failed
     units/parts/                temporary files
@@ -111,7 +111,7 @@ class Job:
         return self._units or []
 
     def plan(self, start: int = 0) -> None:
-        """Read the plan of the units, or make it: count the lines of uncounted files, beginning with file `start`."""
+        """Read the plan of the units, or make it. Count file `start` first, so that workers share the work."""
         if stored := self._read(PLAN, Plan):
             counts = stored.counts
         else:
@@ -251,7 +251,7 @@ def resume(output: str, files: Sequence[Input]) -> Job:
 
     Raise MissingError if the store has no job, and DataError if its job has other input files.
     """
-    job = Job(store_of(output, PARTS), files, Description(FORMAT, {}, 1, []))
+    job = Job(store_of(output, PARTS), files, Description(FORMAT, {}, 1, []))  # only to read the stored description
     stored = job._read(JOB, Description)
     if not stored:
         raise MissingError(f"{output} has no units. Create them with nmt translate ... --shard I/N --output {output}")
@@ -289,7 +289,7 @@ def _check_apart(output: Path, files: Sequence[Input]) -> None:
 
 
 def _differences(stored: Mapping[str, Any], own: Mapping[str, Any], before: str = "") -> Iterator[str]:
-    """Yield a description of each difference between two descriptions of jobs."""
+    """Yield a message for each difference between two job descriptions."""
     for key in dict.fromkeys([*stored, *own]):
         old, new = stored.get(key), own.get(key)
         if isinstance(old, dict) and isinstance(new, dict):

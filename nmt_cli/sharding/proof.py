@@ -55,7 +55,7 @@ def join(job: Job, output: str | None) -> list[str]:
 
 
 def _check_replaceable(store: Store, name: str, job: Job) -> None:
-    """Raise OutputError if an output would replace an input or a special file. `Directory.keep` tests directories."""
+    """Raise OutputError if an output would replace an input or a special file. `Directory.keep` refuses directories."""
     if not isinstance(store, Directory) or not (target := store.path / name).exists():
         return
     if artefact.is_one_of(target, (Path(file.place) for file in job.files if not is_url(file.place))):

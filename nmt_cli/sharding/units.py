@@ -1,4 +1,4 @@
-"""Divide files into units, which are ranges of whole lines. The sizes depend only on the file and the options."""
+"""Divide files into units, which are ranges of whole lines, in the same way on every worker."""
 
 import contextlib
 import hashlib

@@ -40,7 +40,8 @@ class Worker:
         self._own = set[int]()  # units that this worker has translated or is translating
         self._reader = Reader(job.files)
         self._order = self._in_order()
-        self._turn = threading.Lock()  # a lane holds it while it takes a unit and reads the unit's lines
+        self._turn = threading.Lock()  # a lane holds it while taking a unit and reading its lines
+        # A translated unit, with its failure if any; None at the end of a lane; or an error
         self._events = queue.SimpleQueue[tuple[Unit, Failure | None] | BaseException | None]()
         self.failures = list[tuple[Unit, Failure]]()
         self.lines = 0

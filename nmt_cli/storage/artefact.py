@@ -26,7 +26,7 @@ MANIFEST = "manifest.json"
 LOCK = ".lock"
 MAX_JSON_BYTES = 1 << 25  # enough for a vocabulary of a million tokens
 HOST = os.uname().nodename  # several hosts may share a directory
-# Matches the names of this host's temporary files and directories. The group is the process ID.
+# Matches the names .tmp-nmt-NAME-HOST-PID-RANDOM of this host's temporary files and directories. The group is PID.
 TEMPORARY = re.compile(rf"\.tmp-nmt-.*-{re.escape(HOST)}-([1-9]\d{{0,6}})-[0-9a-f]{{16}}", re.DOTALL)
 
 
@@ -187,7 +187,7 @@ def _resolved(target: Path) -> Path:
 
 
 def _old_artefact(target: Path) -> Path | None:
-    """Return the old artefact that was moved aside for a new one, or None if there is no such artefact."""
+    """Return the old artefact that was moved aside for a new one, if any."""
     aside = beside(target, ".old-")
     with contextlib.suppress(MissingError, DataError, OSError):
         if not aside.is_symlink() and {"format", "kind", "nmt", "files"} <= read_json(aside / MANIFEST).keys():

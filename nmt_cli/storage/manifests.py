@@ -1,4 +1,4 @@
-"""The entries of each kind of manifest. Its hashes only prove that files are unchanged. `check` checks the entries."""
+"""Check the entries of each kind of manifest. The hashes in a manifest only prove that its files are unchanged."""
 
 import re
 from dataclasses import dataclass, field

@@ -28,11 +28,7 @@ class Rule(Protocol):
 
 
 def from_json(kind: type[T], values: dict[str, Any], path: Path) -> T:
-    """Return a dataclass built from the JSON object `values`, which was read from `path`.
-
-    Keys that match no field are ignored. If the object does not match the annotations, raise a DataError that names the
-    first invalid or missing field.
-    """
+    """Do the same as `build`, but raise a DataError that also names `path`, the file of the JSON object."""
     try:
         return build(kind, values)
     except ValueError as error:

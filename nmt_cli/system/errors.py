@@ -75,7 +75,7 @@ def printable(text: object, limit: int = 300) -> str:
 
 
 def meant(name: str, known: "Iterable[str]") -> str:
-    """Return "Did you mean NAME?" with the closest known name, or "" if none is close. `name` may abbreviate it."""
+    """Return "Did you mean NAME?" with a known name that `name` resembles or abbreviates, or "" if there is none."""
     import difflib
 
     names = list(known)

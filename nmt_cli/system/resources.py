@@ -40,7 +40,7 @@ def _groups(controller: str) -> Iterator[Path]:
     for controllers, path in (line.split(":", 2)[1:] for line in lines if line.count(":") >= 2):
         if controllers and controller not in controllers.split(","):
             continue
-        # Version 2 has one tree for all controllers.
+        # Version 2 has one tree for all controllers. Its line has no controllers: 0::/path.
         mount = ROOT / "sys/fs/cgroup" / (controller if controllers else "")
         group = mount / path.lstrip("/")
         yield from (each for each in (group, *group.parents) if each.is_relative_to(mount))

@@ -3,22 +3,39 @@
 import os
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from nmt_cli.system.errors import UsageError
 
-# Environment variables of array jobs: the task's number, the first task's number, and the number of tasks (or the last
-# task's number). "" means that the scheduler sets no such variable.
+
+@dataclass(frozen=True)
+class Array:
+    """The environment variables of a scheduler's array jobs. "" means that the scheduler sets no such variable."""
+
+    task: str  # the number of this task
+    count: str = ""  # the number of tasks
+    first: str = ""  # the number of the first task
+    last: str = ""  # the number of the last task
+    step: str = ""  # the difference between the numbers of two consecutive tasks
+    lowest: int = 0  # the lowest number that a task can have
+
+
 ARRAYS = (
-    ("SLURM_ARRAY_TASK_ID", "SLURM_ARRAY_TASK_MIN", "SLURM_ARRAY_TASK_COUNT"),
-    ("JOB_COMPLETION_INDEX", "", ""),  # Kubernetes
-    ("AWS_BATCH_JOB_ARRAY_INDEX", "", "AWS_BATCH_JOB_ARRAY_SIZE"),
-    ("CLOUD_RUN_TASK_INDEX", "", "CLOUD_RUN_TASK_COUNT"),
-    ("BATCH_TASK_INDEX", "", "BATCH_TASK_COUNT"),  # Google Cloud
-    ("SGE_TASK_ID", "SGE_TASK_FIRST", "SGE_TASK_LAST"),
-    ("LSB_JOBINDEX", "", "LSB_JOBINDEX_END"),
-    ("PBS_ARRAY_INDEX", "", ""),
-    ("HQ_TASK_ID", "", ""),  # HyperQueue
+    Array(
+        "SLURM_ARRAY_TASK_ID",
+        count="SLURM_ARRAY_TASK_COUNT",
+        first="SLURM_ARRAY_TASK_MIN",
+        step="SLURM_ARRAY_TASK_STEP",
+    ),
+    Array("JOB_COMPLETION_INDEX"),  # Kubernetes
+    Array("AWS_BATCH_JOB_ARRAY_INDEX", count="AWS_BATCH_JOB_ARRAY_SIZE"),
+    Array("CLOUD_RUN_TASK_INDEX", count="CLOUD_RUN_TASK_COUNT"),
+    Array("BATCH_TASK_INDEX", count="BATCH_TASK_COUNT"),  # Google Cloud
+    Array("SGE_TASK_ID", first="SGE_TASK_FIRST", last="SGE_TASK_LAST", step="SGE_TASK_STEPSIZE", lowest=1),
+    Array("LSB_JOBINDEX", last="LSB_JOBINDEX_END", step="LSB_JOBINDEX_STEP", lowest=1),  # 0 outside array jobs
+    Array("PBS_ARRAY_INDEX"),
+    Array("HQ_TASK_ID"),  # HyperQueue
 )
 # Variables of the processes in a task: rank, number of processes.
 RANKS = (
@@ -31,7 +48,7 @@ ADVICE = "Pass the worker's number and the number of workers, such as --shard 1/
 
 
 class Shard(NamedTuple):
-    """Worker `number` (from 1) of `workers`. In `nmt translate`, the number decides only where the worker begins."""
+    """Worker `number` (from 1) of `workers`. In `nmt translate`, a worker that has done its share helps the others."""
 
     number: int
     workers: int
@@ -67,17 +84,21 @@ def parse(text: str, environment: Mapping[str, str] = os.environ) -> Shard:
 def _from_scheduler(environment: Mapping[str, str], count: int) -> Shard:
     numbers = {name: int(value) for name, value in environment.items() if re.fullmatch("[0-9]{1,9}", value)}
     task, tasks = 0, 1
-    array = next((names for names in ARRAYS if names[0] in numbers), None)
+    array = next((each for each in ARRAYS if numbers.get(each.task, -1) >= each.lowest), None)
     rank, ranks = next(((numbers[a], numbers[b]) for a, b in RANKS if a in numbers and numbers.get(b)), (0, 1))
     if array:
-        tasks = count or numbers.get(array[2], 0)
-        if not tasks:
-            raise UsageError(f"{array[0]} is set, but the number of tasks N is not. Pass --shard auto/N")
         # If the first number is unknown, this still works: N consecutive task numbers have N different remainders.
-        task = (numbers[array[0]] - numbers.get(array[1], 0)) % tasks
+        first = numbers.get(array.first, array.lowest)
+        step = numbers.get(array.step) or 1
+        tasks = count or numbers.get(array.count, 0)
+        if not tasks and array.last in numbers:
+            tasks = (numbers[array.last] - first) // step + 1
+        if tasks < 1:
+            raise UsageError(f"{array.task} is set, but the number of tasks N is not. Pass --shard auto/N")
+        task = (numbers[array.task] - first) // step % tasks
     elif ranks > 1 or count:
         ranks = count or ranks
     else:
-        known = ", ".join(names[0] for names in (*ARRAYS[:2], *RANKS[:1]))
+        known = ", ".join((ARRAYS[0].task, ARRAYS[1].task, RANKS[0][0]))
         raise UsageError(f"--shard auto needs the variables of a scheduler, such as {known}. {ADVICE}")
     return Shard(task * ranks + rank % ranks + 1, tasks * ranks)

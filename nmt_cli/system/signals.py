@@ -16,7 +16,7 @@ from nmt_cli.system.errors import INTERRUPTED, TERMINATED
 
 CODES: dict[int, int] = {signal.SIGINT: INTERRUPTED, signal.SIGTERM: TERMINATED}
 ECHO_SECONDS = 1.0  # a second signal this soon is ignored: launchers forward signals that all processes have received
-RETRY_SECONDS = 0.02  # how often to look whether an import has ended
+RETRY_SECONDS = 0.02  # between checks whether an import has ended
 STARTING = "nmt_cli.commands.", "nmt_cli.__main__", __name__  # modules that run before a command's own work
 _received, _since = 0, 0.0  # the first signal and its time
 

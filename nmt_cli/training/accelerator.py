@@ -14,12 +14,12 @@ from nmt_cli.system.console import warn
 from nmt_cli.system.errors import UsageError
 from nmt_cli.training.torch_errors import to_user_error
 
-# Environment variable with the URL of a file. The child processes find each other through this file, not through a TCP
-# port, which another program might already use.
+# Environment variable with the URL of the file through which child processes find each other. A TCP port would not do,
+# because another program might already use it.
 INIT_METHOD = "NMT_INIT_METHOD"
 # Accelerate's ways to shard a model, as they appear in its environment variables ACCELERATE_USE_*.
 SHARDED = ("FSDP", "DEEPSPEED", "MEGATRON_LM", "PARALLELISM_CONFIG")
-# The settings of Accelerate that nmt ignores. Each has the value that means "off", and advice to users.
+# Settings of Accelerate that nmt ignores: the value that means "off", and advice for any other value.
 IGNORED_SETTINGS = {
     "DYNAMO_BACKEND": ("no", "nmt itself chooses what to compile with torch.compile"),
     "MIXED_PRECISION": ("no", "set training.precision in the recipe (fp16 and fp8 are not supported)"),

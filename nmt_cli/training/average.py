@@ -1,9 +1,8 @@
 """The command `nmt average-checkpoints`: average the weights of the last checkpoints (section 6.1 of "Attention Is All
 You Need").
 
-After fine-tuning, the command can also interpolate between these weights and the model that training started from,
-which this module calls the start. The interpolated model, a mixture, keeps more abilities of the start than the
-fine-tuned model does (Wortsman et al. 2022, "Robust fine-tuning of zero-shot models").
+After fine-tuning, the command can also mix this average with the start, the model that training started from. The
+mixture keeps more of the start's abilities (Wortsman et al. 2022, "Robust fine-tuning of zero-shot models").
 """
 
 from pathlib import Path
@@ -23,14 +22,14 @@ from nmt_cli.transformer.model import Transformer
 from nmt_cli.transformer.weights import load_into, load_model, read_tensors, save_model
 
 Weights = dict[str, Tensor]
-LINES = 500  # each mixture translates at most this many lines of each held-out set
-MAX_BLEU_LOSS = 0.5  # a mixture may lose this many BLEU points; see `choose_share`
+LINES = 500  # each mixture translates at most this many lines of dev and of general text
+MAX_BLEU_LOSS = 0.5  # in points; see `choose_share`
 
 
 def mean_of(paths: list[Path]) -> Weights:
     """Return the mean of the weights in several files. Read one tensor at a time to save memory."""
     sums: dict[str, Tensor] = {}
-    for path in sorted(paths):  # the rounding of a sum depends on the order of its terms
+    for path in sorted(paths):  # in a fixed order, because rounding depends on it
         for name, tensor in read_tensors(path):
             sums[name] = sums[name].add_(tensor) if name in sums else tensor.double()
     return {name: sums.pop(name).div_(len(paths)).float() for name in list(sums)}
@@ -40,8 +39,8 @@ def average(run: Path, last: int | None, out: Path | None, data: Path | None = N
     """Average the newest `last` checkpoints of a run into `out` (default: run/model). Return the path and the steps.
 
     If `last` is None, use averaging.last or, if averaging.best is set, only the best checkpoint. If
-    averaging.with_start is set, mix in the start. `best_share` chooses the share on the held-out sets of the corpus in
-    `data` (default: as in `read_run`).
+    averaging.with_start is set, mix in the start, in the share that `best_share` chooses. `data` is the corpus
+    directory (default: as in `read_run`).
     """
     if out is not None and out.exists() and out.resolve() != (run / "model").resolve():
         raise OutputError(f"{out} exists already. Choose another --out")
@@ -61,7 +60,7 @@ def average(run: Path, last: int | None, out: Path | None, data: Path | None = N
             tensors = mean_of([checkpoints.directory_of(run, step) / checkpoints.MODEL for step in steps])
             break
         except (NmtError, OSError):
-            # If a checkpoint is missing, training has just removed it, so choose checkpoints again.
+            # If training has just removed a checkpoint, choose checkpoints again.
             if all(checkpoints.directory_of(run, step).exists() for step in steps):
                 raise
     hashes = [each["files"][checkpoints.MODEL]["sha256"] for each in manifests]
@@ -150,10 +149,10 @@ def best_share(end: Weights, start: Weights, settings: schema.Recipe, corpus: Co
 def choose_share(scores: dict[float, list[float]], start: list[float]) -> float:
     """Choose the share of the start in the mixture.
 
-    `scores` maps each share to the BLEU of its mixture on dev and, if there is any, general text. `start` is the BLEU
-    of the start on the same sets. Among the shares that lose at most MAX_BLEU_LOSS on general text, return the
-    best on dev. If all lose more, return the share that loses least. Without general text, return the largest share
-    whose dev BLEU is at most MAX_BLEU_LOSS below the best.
+    `scores` maps each share to its mixture's BLEU on dev and, if there is any, general text. `start` is the start's
+    BLEU on the same sets. Return the best share on dev among those whose mixture is at most MAX_BLEU_LOSS below the
+    start on general text. If all lose more, return the share that loses least. Without general text, return the
+    largest share whose dev BLEU is at most MAX_BLEU_LOSS below the best.
     """
     if len(start) == 1:
         best = max(bleu for (bleu,) in scores.values())

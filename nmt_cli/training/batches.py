@@ -1,8 +1,7 @@
 """Choose the sentences of each training step.
 
-The choice depends only on the corpus, the recipe's training settings and the step number. Dropout depends
-only on the random seed, the sentence and the step. The number of processes and their memory do not change the result.
-They only determine which process computes which sentences, and how many at once.
+The choice depends only on the corpus, the recipe's training settings and the step number. Dropout depends only on the
+random seed, the sentence and the step. So the number of processes and their memory do not change the result.
 """
 
 import itertools
@@ -23,7 +22,7 @@ from nmt_cli.training.mixing import Mixing, Numbers
 from nmt_cli.transformer.model import PAD, Batch, pack, token_seeds, without_eos
 
 Costs = npt.NDArray[Any]  # the number of tokens of each pair, both sides together, in uint16 or int64
-# A padded batch has a multiple of this many sentences, and a multiple of this many tokens on each side.
+# A padded batch has a multiple of SENTENCES sentences and, on each side, a multiple of TOKENS tokens.
 SENTENCES, TOKENS = 32, 256
 MIN_PADDING = 16  # minimum number of PAD sentences in a padded batch; they share its PAD tokens evenly
 LONGEST_PADDING = -(-(TOKENS + MIN_PADDING) // MIN_PADDING)  # upper limit on the length of a PAD sentence
@@ -47,9 +46,9 @@ class StepBatch:
 
 
 def cut_evenly(blocks: Iterable[Costs], total: int, parts: int) -> list[int]:
-    """Cut a sequence of costs, given in blocks, into parts with nearly equal sums. Return `parts` + 1 bounds.
+    """Cut a sequence of costs, given in blocks, into parts with nearly equal sums.
 
-    `total` is the sum of all costs. A part may be empty.
+    Return the `parts` + 1 bounds, which are indices. `total` is the sum of all costs. A part may be empty.
     """
     targets = total * np.arange(1, parts) / parts
     bounds = [0]
@@ -71,7 +70,7 @@ def without_empty_parts(bounds: list[int]) -> list[int]:
 
 
 def count_steps(corpus: Corpus, tokens_per_step: int) -> int:
-    """Return the number of steps per epoch. All epochs have the same number, because augmentation is ignored here."""
+    """Return the number of steps per epoch. Ignore augmentation, so that all epochs have the same number."""
     tokens = int(corpus.src.offsets[-1] + corpus.tgt.offsets[-1])
     return max(1, min(corpus.fewest_lines, round(tokens / (2 * tokens_per_step))))
 
@@ -125,8 +124,8 @@ class BatchPlan:
     def _epoch(self, number: int) -> tuple[Numbers, list[int]]:
         """Return the order of the pairs in an epoch, and the bounds of its steps in this order.
 
-        The most recent result is kept in `_last`. This method sets `_last` in a single assignment, because two threads
-        may call it at the same time for different epochs.
+        `_last` caches the latest result. It is set in a single assignment, because two threads may call this method at
+        the same time for different epochs.
         """
         last, order, bounds = self._last
         if last != number:
@@ -189,8 +188,7 @@ class BatchPlan:
     ) -> Batch:
         """Return these sentences as a batch for step `index`.
 
-        If `padded` is true, add sentences that consist of PAD, so that the batches of many steps have the same sizes.
-        The loss ignores these sentences.
+        If `padded` is true, add sentences of PAD, which the loss ignores, so that many batches have the same sizes.
         """
         return self._pack(self._text(index), sentences, index, device, padded=padded)
 
@@ -217,7 +215,8 @@ def _padded(ids_N: Lengths, lengths: Lengths, count: int) -> tuple[Lengths, Leng
 def group_micro_batches(costs: Sequence[int], rank: int, world: int, memory_tokens: int) -> list[list[int]]:
     """Return the indices of the micro-batches that process `rank` of `world` computes, in groups that fit into memory.
 
-    A group has at most `memory_tokens` tokens, unless it is a single micro-batch. Empty micro-batches may be left out.
+    `costs` holds the tokens of each micro-batch. A group has at most `memory_tokens` tokens, unless it is a single
+    micro-batch. Empty micro-batches may be left out.
     """
     groups: list[list[int]] = []
     for index in range(rank, len(costs), world):

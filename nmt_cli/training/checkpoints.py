@@ -1,4 +1,4 @@
-"""Write and read checkpoints. Each checkpoint is a directory. It is verified before training resumes from it."""
+"""Write and read checkpoints. Each is a directory, which is verified before training resumes from it."""
 
 import dataclasses
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -34,9 +34,12 @@ class State:
     best_step: int = 0
     best_nll: float | None = None
     unvalidated: bool = False  # a signal interrupted the validation of this step
-    not_better: int = 0  # number of validations since the last improvement by metrics_log.MIN_IMPROVEMENT or more
+    # For training.patience: the dev loss after the last improvement by more than metrics_log.MIN_IMPROVEMENT, and the
+    # number of validations since then.
+    improved_nll: float | None = None
+    not_better: int = 0
     metrics_bytes: int = 0  # size of metrics.jsonl at this step
-    dtype: str = ""  # the dtype of the last run's computations; "" before the first
+    dtype: str = ""  # of the latest computations; "" before the first
 
 
 def directory_of(run: Path, step: int) -> Path:
@@ -46,7 +49,7 @@ def directory_of(run: Path, step: int) -> Path:
 def steps_in(run: Path) -> list[int]:
     """Return the steps that have a checkpoint, in order. First finish interrupted replacements of checkpoints."""
     directory = run / "checkpoints"
-    for old in directory.glob(".old-step-*"):  # the replacement of this checkpoint was interrupted
+    for old in directory.glob(".old-step-*"):
         artefact.restore(directory / old.name.removeprefix(".old-"))
     entries = directory.glob("step-*")
     return sorted(int(e.name[5:]) for e in entries if e.name[5:].isdecimal() and e.is_dir())
@@ -111,7 +114,7 @@ class Writer:
             self.wait()
 
     def wait(self) -> None:
-        """Wait until the current checkpoint is written. If `_write` raised an error, raise it here."""
+        """Wait until the current checkpoint is written. Raise the error of `_write`, if any."""
         self._newest.result()
 
     def _write(self, state: State, model: ToHost, moments: ToHost, is_last: bool) -> None:
@@ -141,8 +144,8 @@ def check(run: Path, step: int) -> dict[str, Any]:
 def newest(run: Path, corpus: str) -> int:
     """Return the step of the newest usable checkpoint, or 0 if the run has no checkpoints.
 
-    A usable checkpoint is undamaged and belongs to the corpus with the identity `corpus`. Raise DataError if no
-    checkpoint is usable.
+    A usable checkpoint is undamaged and belongs to the corpus with the identity `corpus`. Raise DataError if there are
+    only unusable ones.
     """
     steps = steps_in(run)
     for step in reversed(steps):
@@ -200,8 +203,8 @@ def restore_optimizer(model: torch.nn.Module, optimizer: torch.optim.Optimizer, 
 
 def disk_megabytes(training: schema.Training, parameters: int, present: int = 0) -> int:
     """Return the disk space, in megabytes, that a run with `present` checkpoints still needs."""
-    # A checkpoint takes 12 bytes per parameter. Besides the `keep_checkpoints` regular ones, there may be three more:
-    # the best, the newest and the one being written. Add 0.4 for the averaged model, a third of a checkpoint.
+    # A checkpoint takes 12 bytes per parameter. Besides `keep_checkpoints` regular ones, there may be three: the best,
+    # the newest and the one being written. The averaged model takes a third of a checkpoint, here rounded up to 0.4.
     return round(max(1.4, training.keep_checkpoints + 3.4 - present) * 12 * parameters / 1e6)
 
 

@@ -14,7 +14,7 @@ SYNC_STEPS = 10  # on several GPUs, check for a stop only every 10 steps, becaus
 
 
 def is_sync_step(step: int, accelerator: Any) -> bool:
-    """Return whether the processes decide together after this step whether to stop."""
+    """Return whether all processes check together after this step for a reason to stop."""
     return accelerator.num_processes == 1 or accelerator.device.type != "cuda" or step % SYNC_STEPS == 0
 
 

@@ -32,7 +32,7 @@ KIND = "epoch"
 MAX_WORKERS = 8
 POLL_SECONDS = 0.05
 EPOCHS_ON_DISK = 4  # one being written, the current one, and two that another process may still open
-GROWTH = 1.5  # estimate, rounded up: tokens of augmented text per token of the original text
+GROWTH = 1.5  # high estimate of the augmented tokens per token of the original text
 LOCK_NAME = "the augmented text in"  # begins the error message if another process holds the lock
 
 
@@ -198,7 +198,7 @@ class EpochTexts(contextlib.AbstractContextManager["EpochTexts"]):
                     writer.append(*side)
 
     def _wait(self, number: int) -> None:
-        """Wait until the writer process has written an epoch. Raise StorageError if the writer process ends first."""
+        """Wait until the writer process has written an epoch. Raise StorageError if that process ends first."""
         while not (self._directory_of(number) / artefact.MANIFEST).is_file():
             with contextlib.suppress(BusyError), artefact.locked(self.directory, LOCK_NAME):
                 raise StorageError("another process of this run does not respond. Run the same command again to resume")

@@ -1,7 +1,7 @@
 """The dry run of training. It estimates time, memory and disk space from a few real steps, and explains the speed.
 
-A roofline model gives a lower bound on the time of each part of a step, from the rate of matrix products and the memory
-bandwidth. Both are measured on this machine.
+The explanation is a roofline model: a lower bound on the time of each part of a step, from the rate of matrix products
+and the memory bandwidth that this machine reaches.
 """
 
 import tempfile
@@ -33,7 +33,7 @@ FIRST_STEPS = 100  # warm-up steps with CUDA graphs; they capture graphs for mos
 MEASURED_SECONDS = 4.0
 MEASURED_TOKENS = 2048  # per step and process on a CPU; larger steps do not increase tokens per second
 TYPICAL_LENGTH = 27  # tokens of a WMT14 sentence
-# Maps the name of each part of a step to the number of operations in its matrix products, and the bytes it accesses.
+# By name of a part of a step: its operations in matrix products, and the bytes that it reads and writes.
 Parts = dict[str, tuple[float, float]]
 
 
@@ -41,9 +41,9 @@ def step_parts(model: schema.Model, vocabulary_size: int, src: Lengths, tgt: Len
     """Return the minimum work of each part of a step for sentences of these lengths. `itemsize` is bytes per number.
 
     A weight takes 6 operations per token (2 forward, 4 backward). Causal attention counts as much as full attention.
-    The number of bytes assumes that each part is one kernel in the forward pass and one in the backward pass. Products
-    with weights count as 0 bytes. Queries, keys, values and outputs are accessed 3 times, a residual and its norm 7
-    times (3 forward, 4 backward), an activation 5 times (2 forward, 3 backward), and a logit 3 times.
+    Bytes are counted as if each part were one kernel forward and one backward. Products with weights count as 0 bytes.
+    Queries, keys, values and outputs are accessed 3 times, a residual and its norm 7 times (3 forward, 4 backward), an
+    activation 5 times (2 forward, 3 backward), and a logit 3 times.
     """
     src, tgt = src.astype(np.float64), tgt.astype(np.float64)
     encoder_layers, decoder_layers = model.depths
@@ -85,7 +85,7 @@ def print_estimate(settings: schema.Recipe, data: Path, directory: Path) -> int:
     try:
         trainer = start_trainer(measured, corpus, accelerator, directory, 0)
         tokens_per_second, step_seconds = measure(trainer)
-        memory = peak_memory_mb()  # before calling roofline_rows, which allocates more memory
+        memory = peak_memory_mb()  # before roofline_rows allocates more
         bounds = roofline_rows(trainer, step_seconds)
     except (RuntimeError, MemoryError) as error:
         raise to_user_error(error, settings) from error
@@ -144,10 +144,10 @@ def measure(trainer: Trainer) -> tuple[float, float]:
 
 
 def roofline_rows(trainer: Trainer, seconds: float) -> list[tuple[str, str]]:
-    """Return table rows: the minimum time of each part of a step, and the rest, as shares of the measured time.
+    """Return table rows: the minimum time of each part of a step and, last, the rest, as shares of `seconds`.
 
-    `seconds` is the measured time of a step. The first row names the largest share. The second gives the sum of the
-    minimum shares.
+    `seconds` is the measured time of a step. The first row names the largest share. The second gives the sum of all
+    but the rest.
     """
     model, plan = trainer.transformer, trainer.plan
     product_seconds, weight_count = 0.0, 0

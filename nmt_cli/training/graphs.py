@@ -19,6 +19,7 @@ from nmt_cli.transformer.hardware import captured
 from nmt_cli.transformer.model import Batch
 
 MAX_GRAPHS = 64  # batches of further sizes run without a graph
+# Trainer.compute: takes the passes of a step, the learning rate and the loss scale; returns the nll and gradient norm.
 Compute = Callable[[list[Batch], float | Tensor, float | Tensor], tuple[Tensor, Tensor]]
 
 

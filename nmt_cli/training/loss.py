@@ -70,8 +70,7 @@ class _SmoothedLoss(torch.autograd.Function):
 def _grads_(logits_CV: Tensor, labels_C1: Tensor, smoothing: float, wide: torch.dtype) -> tuple[Tensor, Tensor]:
     """Replace logits by their gradients, without the uniform part of the smoothing.
 
-    Return two columns with a number for each row: the log-probability of the label, and log Z, the logarithm of the sum
-    of the exponentials of the logits.
+    Return, C x 1 each, the log-probability of the label, and log Z, the logsumexp of the logits.
     """
     log_zs, gold_C1 = [], logits_CV.gather(1, labels_C1).to(wide)
     for rows_RV in logits_CV.split(len(logits_CV) if logits_CV.is_cuda else ROWS):
@@ -101,8 +100,8 @@ def smoothed_loss(hidden_ND: Tensor, weight_VD: Tensor, labels_N: Tensor, smooth
     """Return the label-smoothed loss and the plain negative log-likelihood, both in nats, summed over tokens.
 
     The target distribution is (1 - smoothing) on the label, plus smoothing spread evenly over the vocabulary without
-    PAD (Szegedy et al. 2015, which the paper cites). The paper's released code spreads this mass over the
-    other tokens only.
+    PAD (Szegedy et al. 2015, which the paper cites). The paper's released code spreads it over the other tokens
+    only.
     """
     weight_VD = weight_VD if torch.is_grad_enabled() else weight_VD.detach()  # `needs_input_grad` ignores torch.no_grad
     loss, nll = _SmoothedLoss.apply(hidden_ND, weight_VD, labels_N, smoothing)  # type: ignore[no-untyped-call]

@@ -1,4 +1,4 @@
-"""Write and read metrics.jsonl, which has one JSON object per line. Compare a run's scores with the expected scores."""
+"""Write and read metrics.jsonl, with one JSON object per line. Compare scores with those that the recipe expects."""
 
 import json
 import math
@@ -14,14 +14,14 @@ from nmt_cli.system.operating_system import peak_bytes
 # Scores are worse than expected if perplexity is more than this multiple of the expected value, or if BLEU is lower by
 # more than this number of points. Noise is smaller: two runs on Multi30k differ by 3 % in perplexity and 1.3 BLEU.
 PERPLEXITY_FACTOR, BLEU_POINTS = 1.25, 3.0
-MIN_IMPROVEMENT = 0.002  # for training.patience, the dev loss must fall by more than this fraction to be better
+MIN_IMPROVEMENT = 0.002  # training.patience ignores reductions of the dev loss by this fraction or less
 
 
 class MetricsLog:
     """Appends records to the metrics file of a run. `size` is the total size of its complete lines, in bytes."""
 
     def __init__(self, path: Path, size: int) -> None:
-        """Open the file. Of its first `size` bytes (its size at the last checkpoint), keep the complete lines only."""
+        """Open the file. Keep only complete lines in its first `size` bytes, which it had at the last checkpoint."""
         self.file = path.open("a+b", buffering=0)
         self.file.seek(0)
         self.size = self.file.read(size).rfind(b"\n") + 1
@@ -46,7 +46,7 @@ class MetricsLog:
 
 
 def peak_memory_mb() -> int:
-    """Return the peak memory of this process or, if it uses a GPU, of this process on the GPU, in megabytes."""
+    """Return the peak memory of this process in megabytes: on the GPU if it uses one, or else on the CPU."""
     import torch
 
     if torch.cuda.is_available() and torch.cuda.is_initialized():

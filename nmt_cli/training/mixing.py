@@ -1,7 +1,7 @@
 """Choose the sentences of each epoch, and their order.
 
-Without weights, an epoch contains each sentence of the corpus exactly once. With weights or a temperature, it is a mix
-of the parts of the corpus. The mix depends only on the corpus, the recipe and the seed. Within a stage of the recipe,
+By default, an epoch contains each sentence of the corpus exactly once. With weights or a temperature, it is a mix of
+the parts of the corpus. The mix depends only on the corpus, the recipe and the seed. Within a stage of the recipe,
 no sentence of a part is repeated before all sentences of that part have been used, even if that takes several epochs.
 A small part may be used several times in one epoch. "Sentence" here means a pair of sentences, given by its number.
 """

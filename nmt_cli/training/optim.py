@@ -9,7 +9,7 @@ from nmt_cli.recipe.schema import Training
 def noam_rate(step: int, d_model: int, training: Training) -> float:
     """Return the learning rate of `step` (from 1) by equation 3, times `rate_factor`.
 
-    In the last `cooldown_steps` steps, multiply it by a factor that falls linearly toward zero.
+    In the last `cooldown_steps` steps, multiply this rate by a factor that falls linearly toward zero.
     """
     rate: float = training.rate_factor * d_model**-0.5 * min(step**-0.5, step * training.warmup_steps**-1.5)
     remaining = training.steps - step + 1  # including this step

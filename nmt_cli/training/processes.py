@@ -71,9 +71,9 @@ def _refuse_unconnected_machines() -> None:
 def in_processes(settings: schema.Recipe, work: Callable[[], int]) -> int:
     """Call `work` in this process or in several child processes. Return the result of process 0.
 
-    If a process reports an error, raise the error. If a process fails without a report, return its exit code. If a
-    signal ended it, return the exit code in SIGNALS or, if SIGNALS lacks the signal, raise StorageError. On macOS,
-    child processes are not forked, so `work` must be picklable.
+    If a process reports an error, raise it. If a process fails without a report, return its exit code. If a signal
+    killed it, return the exit code in SIGNALS or, for any other signal, raise StorageError. `work` must be picklable,
+    because child processes are not forked on macOS.
     """
     _refuse_unconnected_machines()
     if torch.get_num_threads() > usable_cores():  # threads in excess of usable cores would only wait for each other

@@ -24,12 +24,12 @@ ROUNDS = 5
 # A link consists of a source token (or NONE) and a target token of the same pair of lines.
 MAX_LINKS = 25_000_000  # this many links take 0.8 GB
 MOST_TOKENS = 1000  # pairs with a longer line are left out
-NONE = PAD  # stands for the source token of a target token that translates no source token
+NONE = PAD  # the source token of target tokens that translate none
 Ids = npt.NDArray[np.int32]
 
 
 def learn_shortlist(model: Path, src: Path, tgt: Path, best: int, frequent: int) -> int:
-    """Learn a shortlist from parallel text and store it in a model directory. Return 0. `learn` explains the counts."""
+    """Store a shortlist from parallel text in a model directory. Return 0. For `best` and `frequent`, see `learn`."""
     opened = open_model(model)
     for file in (src, tgt):
         if not file.is_file():
@@ -51,9 +51,8 @@ def learn_shortlist(model: Path, src: Path, tgt: Path, best: int, frequent: int)
 def encoded_pairs(src: Path, tgt: Path, tokenizer: Tokenizer) -> tuple[list[tuple[Ids, Ids]], int]:
     """Return encoded pairs of lines, and the number of pairs in the files.
 
-    Neither includes pairs with an empty or overlong line. The files may be larger than the memory. So if all pairs have
-    more than 2 x MAX_LINKS links, return only evenly spaced pairs. The number still counts all of them. Raise
-    DataError for a line that is not UTF-8.
+    Pairs with an empty or overlong line are left out of both. If the others have more than 2 x MAX_LINKS links, return
+    only evenly spaced pairs, to save memory, but the number of all. Raise DataError for a line that is not UTF-8.
     """
     kept, links, step, count = list[tuple[Ids, Ids]](), 0, 1, 0
     for number, chunk in enumerate(read_pairs(str(src), str(tgt), 0, {})):

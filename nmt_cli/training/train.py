@@ -65,7 +65,8 @@ def _open(
 ) -> tuple[Corpus, int]:
     """Lock and open the run on the main process. Open the corpus on every process.
 
-    Return the corpus and the step to resume from. Raise DataError if a machine's corpus or recipe differs.
+    Return the corpus and the step to resume from. Raise DataError if a machine's corpus or recipe differs
+    from the first machine's.
     """
     opened = list[Corpus]()  # stays empty on all processes but the main one
 
@@ -110,8 +111,8 @@ def _loop(trainer: Trainer, stop: Stop) -> StopReason:
     intervals = training.log_every, training.validate_every, training.checkpoint_every
     progress = Progress("training", training.steps, "steps", every=30, done=state.step)
     with trainer.batch_thread() as pool, trainer.writer.pool, progress as bar:
-        window, window_began = list[tuple[Tensor, Tensor, int]](), time.monotonic()
-        unread = list[tuple[int, ToHost]]()  # steps, and gradient norms, which may not have reached the host yet
+        window, window_began = list[tuple[Tensor, Tensor, int]](), time.monotonic()  # window: nll, norm, target tokens
+        unread = list[tuple[int, ToHost]]()  # steps and their gradient norms, perhaps still on the device
         upcoming = pool.submit(trainer.step_batch, state.step)
         if trainer.dev and training.init_from and not state.step:
             window_began += _validate(trainer, trainer.dev, stop)  # the best checkpoint must beat this score
@@ -284,9 +285,10 @@ def _validate(trainer: Trainer, dev: DevSet, stop: Stop) -> float:
     state.unvalidated = False
     on_main(accelerator, _report, trainer, scores, time.monotonic() - start)
     nll = scores["dev_nll"]
+    before = state.best_nll if state.improved_nll is None else state.improved_nll  # older checkpoints lack improved_nll
     state.not_better += 1
-    if state.best_nll is None or nll < state.best_nll * (1 - MIN_IMPROVEMENT):
-        state.not_better = 0
+    if before is None or nll < before * (1 - MIN_IMPROVEMENT):
+        state.improved_nll, state.not_better = nll, 0
     if state.best_nll is None or nll < state.best_nll:
         state.best_step, state.best_nll = state.step, nll
     return time.monotonic() - start

@@ -39,14 +39,11 @@ class Trainer:
         state: checkpoints.State,
         moments: dict[str, Tensor],
     ) -> None:
-        """Make the data-parallel model, the optimizer, the batches and the log. `moments` is the optimizer's state.
-
-        Raise DataError if the corpus has a sentence that is too long for the model.
-        """
+        """`moments` is Adam's state. Raise DataError if the corpus has a sentence that is too long for the model."""
         training, device = settings.training, accelerator.device
         self.settings, self.corpus, self.accelerator, self.directory = settings, corpus, accelerator, directory
         self.transformer, self.state = transformer, state
-        self.warned = False  # whether the warning about low scores, which is printed only once, has been printed
+        self.warned = False  # whether the warning about low scores has been printed; one is enough
         self.dev = DevSet(corpus, settings) if corpus.lines("dev")[0] else None
         parts = max(training.micro_batches, accelerator.num_processes)
         self.plan = batches.BatchPlan(corpus, training, parts, settings.model.source_eos)

@@ -57,7 +57,7 @@ def validate(
 ) -> dict[str, Any]:
     """Return the loss per target token, the perplexity, BLEU, and up to ten translations.
 
-    BLEU is that of the `validate_bleu` lines from `DevSet.translated`, or None if `validate_bleu` is 0. If the set has
+    BLEU is that of the lines from `DevSet.translated`, or None if training.validate_bleu is 0. If the set has
     several language pairs, also return the BLEU of each pair. Each of `world` processes computes a share of the set,
     and all return the same result. If a signal interrupts one process, all raise Interrupted.
     """
@@ -85,10 +85,7 @@ def validate(
 def compute_share(
     model: Transformer, dtype: torch.dtype, dev: DevSet, settings: schema.Recipe, own: slice
 ) -> tuple[float, list[str]]:
-    """Return the total loss of the pairs in one process's share, and the translations of its lines.
-
-    The share consists of the pairs, and of the lines to translate, that the slice `own` selects.
-    """
+    """Return the total loss of one process's pairs, and the translations of its lines. `own` selects both."""
     total = 0.0
     sources = [dev.lines[line] for line in dev.translated(settings.training.validate_bleu)[own]]
     with torch.inference_mode():

@@ -41,12 +41,11 @@ def token_positions(lengths: Int64s) -> tuple[Int64s, Int64s]:
 class Layout:
     """The positions of the sentences in a packed batch, and their division into blocks.
 
-    The argument `bounds` holds the index of the first sentence of each block, and B at the end. By default, there is
-    one block. Four tensors are on the device: `positions_N` holds the position of each token in its sentence,
-    `lengths_B` the length of each sentence, `offsets_B` the index of the first token of each sentence and N at the end,
-    and `widths_B` the width of each sentence's grid. `integers` holds the same four arrays on the host. The other
-    attributes are on the host only: `blocks` holds the number of sentences and the grid width of each block, `full`
-    tells which blocks have no padding, and `max_length` is an upper bound on all lengths.
+    The argument `bounds` holds the index of each block's first sentence, and B at the end (default: one block).
+    Tensors on the device: `positions_N` (of each token in its sentence), `lengths_B`, `offsets_B` (index of each
+    sentence's first token, and N at the end), and `widths_B` (of each sentence's grid). `integers` holds the same four
+    arrays on the host. For each block, `blocks` holds the number of sentences and the grid width, and `full` is true if
+    there is no padding. `max_length` is an upper bound on all lengths.
     """
 
     def __init__(self, lengths: Sequence[int] | Int64s, device: Device = "cpu", bounds: Sequence[int] = ()) -> None:

@@ -5,8 +5,9 @@ L source positions, G = S x W x H rows that a step adds to a cache.
 
 A cache entry holds the keys and values of one token. When a hypothesis continues another hypothesis, no entries are
 copied. Instead, `used_SWE` marks the entries that belong to each hypothesis. A new token is written to an entry that no
-hypothesis of its slot uses. For an SSRU, each entry holds a state, and a hypothesis reads only its latest state. Keys,
-values and states are on the device. Everything else is on the host, so that a step never waits for the device.
+hypothesis of its slot uses. In models with an SSRU (recurrence.py), an entry holds a state instead, and a
+hypothesis reads only its latest one. Keys, values and states are on the device. Everything else is on the host, so that
+a step never waits for the device.
 """
 
 import copy
@@ -68,7 +69,7 @@ def _logits(x_RD: Tensor, output: nn.Linear) -> Tensor:
 
 
 class DecoderCache:
-    """Caches of keys and values for models from `for_inference`. A slot has `width` hypotheses. `resize` adds slots."""
+    """Caches of keys and values for models from `for_inference`. A slot has `width` hypotheses; `resize` adds slots."""
 
     def __init__(self, models: Sequence[Transformer], dtype: torch.dtype, width: int) -> None:
         self.models, self.dtype, self.width, self.slots = models, dtype, width, 0
@@ -111,7 +112,7 @@ class DecoderCache:
         self.slots = slots
 
     def reorder(self, parents_SW: Int64s) -> None:
-        """Make each hypothesis a continuation of the hypothesis of its slot with the number in `parents_SW`."""
+        """Make hypothesis w of slot s continue hypothesis `parents_SW[s, w]` of the same slot."""
         every_S1 = np.arange(self.slots)[:, None]
         self.used_SWE, self.last_SW = self.used_SWE[every_S1, parents_SW], self.last_SW[every_S1, parents_SW]
 

@@ -94,7 +94,7 @@ class ModelConfig:
     tgt: Text  # language code
     output: Literal["text", "trees"]  # "trees" if the model is a parser
     vocabulary_size: Size  # number of target tokens
-    max_tokens: Size | None  # maximum length in tokens of lines in the training text, if limited
+    max_tokens: Size | None  # maximum length of lines in the training text, if limited
     seen_tokens: Size | None  # 99.9th percentile of source lengths in training, in tokens, including EOS, if known
     architecture: Architecture
     decoding: Decoding

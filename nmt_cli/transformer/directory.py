@@ -77,7 +77,7 @@ def _stored_recipe(directory: Path) -> "schema.Recipe":
 
 
 def models_here() -> str:
-    """Return a sentence that lists the models under runs/ and models/, and a space. Return "" if there are none."""
+    """List the models under runs/ and models/ in a sentence with a space after it. Return "" if there are none."""
     directories = [*sorted(Path("runs").glob("*/model")), *sorted(Path("models").glob("*"))]
     here = [str(directory).removesuffix("/model") for directory in directories if artefact.present(directory)]
     more = f", and {len(here) - MAX_NAMED} more" if len(here) > MAX_NAMED else ""
@@ -100,15 +100,18 @@ def _check_shapes(shapes: dict[str, layout.Shape], opened: ModelDirectory) -> No
     """Raise DataError if the shapes of the weights do not match the tokenizer or the settings."""
     file, tokenizer, architecture = opened.directory / WEIGHTS, opened.tokenizer, opened.config.architecture
     rows = _rows(shapes)
-    source = architecture.source_vocabulary or rows
-    if (source, rows) != (vocabulary := (tokenizer.vocabulary_size, tokenizer.target.vocabulary_size)):
-        ours, theirs = (
-            " and ".join(f"{size:,}" for size in dict.fromkeys(sizes)) for sizes in ((source, rows), vocabulary)
-        )
-        raise DataError(f"{file} has embeddings of {ours} tokens, but its tokenizer has {theirs}: they do not match")
+    embedded = architecture.source_vocabulary or rows, rows
+    known = tokenizer.vocabulary_size, tokenizer.target.vocabulary_size
+    if embedded != known:
+        found = f"{file} has embeddings of {_joined(embedded)} tokens"
+        raise DataError(f"{found}, but its tokenizer has {_joined(known)}: they do not match")
     for difference in layout.differences(shapes, layout.tensor_shapes(architecture, opened.config.vocabulary_size)):
         settings = MODEL_JSON if MODEL_JSON in opened.manifest["files"] else RECIPE
         raise DataError(f"{file} does not fit {settings}: {difference}")
+
+
+def _joined(sizes: tuple[int, int]) -> str:
+    return " and ".join(f"{size:,}" for size in dict.fromkeys(sizes))
 
 
 def parameter_count(settings: layout.Settings, vocabulary_size: int) -> int:

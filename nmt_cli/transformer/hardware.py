@@ -63,7 +63,7 @@ def can_compile(device: torch.device) -> bool:
 
     torch.fx.experimental._config.use_duck_shape = False  # sizes that are equal in one batch may differ in the next
     torch._dynamo.config.specialize_float = True  # the float arguments are settings, which never change
-    torch._dynamo.config.optimize_ddp = False  # True would split graphs, but each graph here is a single layer
+    torch._dynamo.config.optimize_ddp = False  # do not split graphs: each is a single layer
     # Cast all weights of a layer in one kernel. Combine no reductions, because that may fail (pytorch issue 187269).
     inductor.combo_kernels = inductor.combo_kernels_pointwise_only = True
     try:
@@ -161,11 +161,11 @@ def captured(device: torch.device, function: Callable[[], T], pool: Any = None) 
     stream, lock = _capture_stream(device)
     free, total = torch.cuda.mem_get_info(device)
     with lock, torch.cuda.stream(stream):
-        # A capture cannot use the memory in torch's cache. Emptying the cache is slow, so do this only if needed.
+        # A capture cannot use the memory in torch's cache. Empty it only if needed, because this is slow.
         if free < total / 8:
             torch.cuda.empty_cache()
         torch.cuda.synchronize(device)
-        # capture_begin allocates a little. If that failed, torch would abort. This allocation may fail.
+        # If capture_begin ran out of memory, torch would abort. This allocation raises an error first.
         torch.empty(1024, dtype=torch.uint8, device=device)
         graph = torch.cuda.CUDAGraph()
         # "thread_local", because other threads prepare batches and write checkpoints.

@@ -62,8 +62,7 @@ def pack(
 ) -> Batch:
     """Return a batch of packed sentences, each of which ends with EOS.
 
-    `seeds_N` is empty without dropout. Otherwise it holds the token seeds of the source and of the target. All
-    integers are copied to the device together.
+    `seeds_N` is empty without dropout. Otherwise it holds the token seeds of the source and of the target.
     """
     tgt_in_N = np.empty_like(tgt_N)
     tgt_in_N[1:] = tgt_N[:-1]
@@ -103,7 +102,7 @@ def dropout_mask(seeds_N: Tensor, width: int, probability: float, dtype: torch.d
     """Return a mask, N x width: 0 with the given probability, and otherwise 1. Two channels share each 32-bit hash."""
     keep = min(round((1 - probability) * LEVELS), LEVELS - 1) - LEVELS // 2
     channels_D = torch.arange(width, dtype=torch.int32, device=seeds_N.device)
-    if torch.compiler.is_compiling():  # one hash per channel instead of one per pair, so that torch can fuse it
+    if torch.compiler.is_compiling():  # one hash per channel, not per pair, so that torch can fuse it
         pairs_D = (channels_D // 2).bitwise_and(0x7FFF)  # without this, the compiled product below does not wrap around
         bits_ND = mix_(seeds_N[:, None] + mix_(pairs_D * GOLDEN))
         return ((bits_ND << (1 - channels_D % 2) * 16) >> 16 < keep).to(dtype)
@@ -330,7 +329,7 @@ class Transformer(nn.Module):
         seeds_N = next_dropout_site(batch.tgt_seeds_N) if self.settings.dropout else None
         x_ND = self._first_input(batch.tgt_in_N, batch.tgt.positions_N, "tgt", memory_ND.dtype, seeds_N)
         forward = self._packed_layer(x_ND)
-        if self.settings.decoder_cell == "ssru":  # torch would recompile it for each number of passes of the scan
+        if self.settings.decoder_cell == "ssru":  # torch would recompile the SSRU for each number of passes of its loop
             forward = cast(Callable[..., tuple[Tensor, Tensor | None]], Layer.packed)
         for layer in self.decoder:
             x_ND, seeds_N = forward(layer, x_ND, batch.tgt, seeds_N, (memory_ND, batch.src))

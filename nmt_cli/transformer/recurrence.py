@@ -17,7 +17,7 @@ from nmt_cli.transformer.attention import Layout, linear
 def _combined(factors_ND: Tensor, terms_ND: Tensor, positions_N: Tensor, longest: int) -> Tensor:
     """Return y with y_t = factor_t * y_(t-1) + term_t within each sentence, where y = 0 before the first token.
 
-    Each pass of the loop doubles the number of steps of the recurrence for which one factor and one term stand.
+    Each pass of the loop doubles the number of steps that one factor and one term stand for.
     `positions_N` holds the position of each token in its sentence, counted from 0 in the order of the rows. `longest`
     is at least the number of tokens in the longest sentence.
     """

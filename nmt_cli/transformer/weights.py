@@ -41,7 +41,7 @@ def save_tensors(path: Path, tensors: dict[str, Tensor]) -> None:
 
 
 def read_tensors(path: Path) -> Iterator[tuple[str, Tensor]]:
-    """Yield the names and tensors of a safetensors file, sorted by name, and read one at a time.
+    """Yield each name and tensor of a safetensors file, sorted by name. Read one tensor at a time.
 
     Raises DataError if the file is damaged or is not a safetensors file.
     """
@@ -61,7 +61,7 @@ def load_tensors(path: Path) -> dict[str, Tensor]:
 
 
 def load_into(model: Transformer, tensors: dict[str, Tensor], source: Path) -> None:
-    """Replace a model's weights with `tensors`. Raises DataError, as `check_shapes` does, if they do not fit."""
+    """Replace a model's weights with `tensors`. If they do not fit, raise the DataError of `check_shapes`."""
     check_shapes(tensors, model.settings, model.vocabulary_size, source)
     model.load_state_dict(tensors, assign=True)
 

@@ -19,14 +19,14 @@ from nmt_cli.translation.segments import Hypothesis, Segment, length_penalty
 
 MAX_HALVINGS = 3  # a failed segment may be halved, its halves halved again, and so on, into at most eight parts
 # A short source in capitals is translated both in capitals and in sentence case. The translation from capitals wins
-# only if its score, in nats per token, is higher by more than CLEARLY. The tokenizer splits words in capitals into
-# letters, so this translation is often nonsense, although the model gives its letters high probabilities. With a small
-# model trained on Multi30k, 31 of 146 short phrases scored higher in capitals than in sentence case, but only one of
-# them by more than 0.6.
+# only if its score is higher by more than CLEARLY nats per token. It is often nonsense with a high score, because the
+# tokenizer splits words in capitals into letters. With a small model trained on Multi30k, 31 of 146 short phrases
+# scored higher in capitals, but only one of them by more than 0.6.
 CLEARLY = 0.5
 # A translation is too long if it has at least EXCESS * (source tokens) + MARGIN tokens after its forced prefix, and at
 # least EXCESS * (source characters) + 2 * MARGIN characters.
 EXCESS, MARGIN = 4, 10
+# A line feed between Chinese or Japanese characters, and the quotation marks around it, as in 好"\n"你.
 _WIDE_JOINT = re.compile(rf"(?<=[{WIDE}])([\"'\u201d\u2019]*)\n([\"'\u201c\u2018]*)(?=[{WIDE}])")
 
 
@@ -49,11 +49,11 @@ def join(tokenizer: Tokenizer, parts: Sequence[Hypothesis], options: Any) -> Hyp
 class Assembler:
     """Receives segments from the queue when their search is done.
 
-    If a translation is empty, loops or is far too long, the segment is cut into halves, which are searched instead. If
-    a segment fails and cannot be halved (again), its source text replaces the translation, unless the translation is
-    empty or has a forced prefix. Halving and replacing require the option `split`, and are not done for samples. If a
-    glossary term is missing from a translation, the segment is searched again with constraints. An error affects only
-    the text in which it occurs.
+    A translation has failed if it is empty, loops or is far too long. Then the two halves of the segment are searched
+    instead. If it cannot be halved (again), its source text replaces the translation, unless the translation is empty
+    or has a forced prefix. Halving and replacing require the option `split`, and are not done for samples. If a
+    translation lacks a glossary term, the segment is searched again with constraints. An error affects only the text in
+    which it occurs.
     """
 
     def __init__(self, tokenizer: Tokenizer, counts: Counter[str], head: Sequence[int] = ()) -> None:
@@ -209,7 +209,7 @@ class Assembler:
         return left.random_key == right.random_key or not start.startswith("\u2581")
 
     def _choose(self, segment: Segment, rival: Segment, pending: Pending) -> Segment:
-        """Return the better one of a segment in its given case and its rival in sentence case. Only that one is kept.
+        """Keep and return the better one of a segment in its given case and its rival in sentence case.
 
         `segment` wins if the log-probability per token of its translation is higher, for a text in capitals by more
         than CLEARLY. A translation that has failed loses. If both have failed, `rival` wins.
@@ -233,8 +233,7 @@ class Assembler:
         self._replace(segment, others, pending.drafts[0])  # first, so that Pending.cancel can cancel them
         _, offset, _ = segment.random_key
         for other in others:
-            # Count only the earlier segments of `pending`. If `pending` is part of a larger text, its first
-            # search has already waited for the earlier parts of that text.
+            # Do not count the earlier parts of a larger text: the first search has already waited for them.
             other.position = offset
         pending.queue.submit(others)
         pending.open += len(others)

@@ -1,4 +1,4 @@
-"""Choose a backend: torch if there is a GPU. Otherwise the C engine, or torch if the engine is not available."""
+"""Choose a backend: torch on GPUs, and the C engine on CPUs (or torch if the engine is not available)."""
 
 import os
 from collections.abc import Sequence

@@ -31,11 +31,11 @@ def best_continuations(
 ) -> Tensor:
     """Return the 2W best continuations of each slot, best first, 3 x S x C (C = 2W).
 
-    The three values of a continuation, in float64, are a sum of log-probabilities, the index of a hypothesis, and a
-    token id. `logits` holds one R x V tensor per model, and `alive_SW` the sum of each hypothesis so far. `forced_S`
-    holds the forced next token of each slot, or PAD if any token may follow. If no slot has a forced token, `forced_S`
-    may have length 0. If scores are not finite, sums are NaN. With `sampling`, each slot has one continuation (W = 1
-    and C = 1), which a random number from 0 to 1 in `uniform_R1` selects.
+    The three values of a continuation, in float64, are its sum of log-probabilities, the index of the hypothesis that
+    it continues, and its token id. If scores are not finite, sums are NaN. `logits` holds one R x V tensor per model,
+    and `alive_SW` the sum of each hypothesis so far. `forced_S` holds the forced next token of each slot, or PAD for
+    none. If no slot has one, `forced_S` may have length 0. With `sampling`, each slot has one continuation (W = C = 1),
+    which a random number from 0 to 1 in `uniform_R1` selects.
     """
     scores_RV, largest_RB, base_R1 = _scored(logits, alive_SW)
     if sampling:

@@ -43,6 +43,7 @@ EDGES = "\"'.,;:!?()[]\u2026\u201c\u201d\u201e\u2018\u2019\u00ab\u00bb\u00bf\u00
 # Words that keep their case: addresses, placeholders, tags, paths, variables, and abbreviations such as U.S. and R&B.
 _FIXED = re.compile(r"[{}<>\\@_#]|://|^/|%[\w(]|\$[\w{]|\w\.\w|\w&\w|^[a-z]+:")
 _ORDINAL = re.compile(r"\d+(?:ST|ND|RD|TH|S)")
+# Roman numerals of at least two letters, such as XIV.
 _ROMAN = re.compile(r"(?=..)M{0,3}(?:C[MD]|D?C{0,3})(?:X[CL]|L?X{0,3})(?:I[XV]|V?I{0,3})")
 _VI_IS_A_WORD = "sv", "da", "nb", "nn", "no", "it", "es", "pt"
 _CAPITALIZES_NOUNS = "de", "lb"
@@ -116,7 +117,7 @@ class _Token:
 
 
 def unusual(text: str) -> bool:
-    """Return whether a text may have more capitals than ordinary sentences. This check takes only microseconds."""
+    """Check quickly whether a text may have more capitals than ordinary sentences."""
     words = text.split()
     if any(len(word) > 1 and word.isupper() for word in words):
         return True

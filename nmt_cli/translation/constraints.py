@@ -5,13 +5,13 @@ automaton over tokens (Aho and Corasick 1975). The state of a hypothesis has two
 its last tokens reach, and the set of terms that it has met. A complete form meets its term only when the next token
 begins a new word. Until then, the last word of the form may be the beginning of a longer word.
 
-For every hypothesis, each step considers the W best tokens (W is the beam) and every token that continues a form of an
-unmet term. EOS is considered only when all terms are met. The candidates are divided into banks by progress, which is
-the number of tokens of terms that they contain (Post and Vilar 2018). The best candidate of each bank survives, higher
-banks first, then the second best of each bank, and so on until W candidates survive (Hu et al. 2019). A candidate that
-ends with EOS is finished, and the next candidate survives in its place. When `n_best` hypotheses are finished, the
-search continues only while an unfinished hypothesis that has met or begun all terms can win. The other hypotheses are
-ignored, because they rarely meet their missing terms in time to win.
+For every hypothesis, each step considers the W best tokens (W is the beam) and every token that begins or continues a
+form of an unmet term. EOS is considered only when all terms are met. The candidates are divided into banks by progress,
+which is the number of tokens of terms that they contain (Post and Vilar 2018). The best candidate of each bank
+survives, higher banks first, then the second best of each bank, and so on until W candidates survive (Hu et al. 2019).
+A candidate that ends with EOS is finished, and the next candidate survives in its place. When `n_best` hypotheses are
+finished, the search continues only while an unfinished hypothesis that has met or begun all terms can win. The other
+hypotheses are ignored, because they rarely meet their missing terms in time to win.
 """
 
 import itertools
@@ -101,7 +101,6 @@ class Constraints:
         return min(max(MIN_BEAM, banks), MAX_BEAM)
 
     def after(self, state: State, token: int) -> State:
-        """Return the state after one more token."""
         met = state.met | self._ended[state.node] if self.begins[token] else state.met
         return State(self._next_node(state.node, token), met)
 
@@ -143,7 +142,7 @@ class Constraints:
 
 
 def constraints_of(terms: Sequence[Term], tokenizer: Tokenizer) -> Constraints | None:
-    """Return the constraints for terms, or None if `tokenizer`, which is for target text, can encode none of the forms.
+    """Return the constraints for terms, or None if the target tokenizer `tokenizer` can encode none of the forms.
 
     Terms in excess of MAX_TERMS, and forms for which MAX_TOKENS leaves no room, are left out.
     """

@@ -51,7 +51,7 @@ def on_engine(
 
     `weights` holds, for each model, its architecture, its tensors, and an object that keeps their memory alive.
     `threads` is the number of search threads, and `cores` the number of usable cores. While some search threads are
-    idle, helper threads use their cores to compute parts of the other threads' large products.
+    idle, helper threads compute parts of the large products of the others.
     """
     chosen = best_precision(engine.level) if precision == "auto" else precision
     models = [Model(engine, *each, int8=chosen == "int8") for each in weights]

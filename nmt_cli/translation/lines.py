@@ -54,10 +54,9 @@ def read_chunks(
     """Yield lines in chunks of about CHUNK_CHARACTERS characters, or in shorter chunks if the next read would block.
 
     Lines of more than MAX_LINE_BYTES are cut. In a line that is not UTF-8, U+FFFD replaces each run of invalid bytes.
-    With `strict`, such a line raises DataError instead. `name` is the word for a line in the message, and `first` is
-    the number of the first line. Even without `strict`, DataError is raised if line 1 of the input is not UTF-8 and
-    looks like the start of a compressed or binary file. `counts` counts the lines that were cut or are not UTF-8.
-    `all_read` is called once, when the input has ended and the caller asks for a chunk after the last one.
+    `counts` counts both kinds of lines. Raise DataError if line 1 is not UTF-8 and looks like the start of a compressed
+    or binary file. With `strict`, raise it for any line that is not UTF-8. `name` is the word for a line in messages,
+    and `first` the number of the first line. When the caller asks for a chunk after the last one, call `all_read`.
     """
     chunk, size = list[str](), 0
     for line in _read(descriptor, counts, name, strict, first):
@@ -78,7 +77,7 @@ def read_lines(descriptor: int, counts: Counter[str], name: str = "line", *, str
 
 
 def _read(descriptor: int, counts: Counter[str], name: str, strict: bool, first: int) -> Iterator[str | None]:
-    """Yield lines, and None before each read, which may block, so that the caller can first pass on its lines."""
+    """Yield lines. Before each read, which may block, yield None, so that the caller can first pass on its lines."""
     number, line, block = first - 1, b"", b"more"
     while block:
         yield None

@@ -44,8 +44,8 @@ class SearchOptions:
     case: Any = None  # "auto": convert upper case and title case to sentence case before translation; or "off"
     spelling: Any = None  # "auto": correct typos in the source if the model has counts of words; or "off"
     # The target language code, if the model has several target languages; "" for its default. Translator.resolved
-    # replaces the code with the text, such as ">>deu<< ", that selects this language at the beginning of a source.
-    # If a line already begins with such a text, that text is used instead.
+    # replaces the code with the token to put before a source, such as ">>deu<< ". A line that begins with such a token
+    # keeps its own.
     target: str = ""
     # Whether to use the model's shortlist. Translator.resolved replaces True with the Shortlist (None if the model has
     # none), and False with None.

@@ -26,7 +26,7 @@ class Translation:
     terms: list[Term] = field(default_factory=list)  # glossary entries whose source phrase is in the text
     copy: Copy | None = None  # set for a text without letters, which has no segments
     hidden: int = 0  # number of target-language tokens that nmt added at the beginning of each source segment, 0 or 1
-    head: int = 0  # number of tokens (of the model's target prefix) that precede the translation of each segment
+    head: int = 0  # number of tokens of the model's target prefix, with which each segment's translation begins
     corrections: dict[str, str] = field(default_factory=dict)  # words with typos in the source, and their corrections
 
     @property

@@ -20,6 +20,7 @@ BUSY_SECONDS = 1.0  # if a text arrives while a long text is being translated, m
 IDLE_FACTOR = 8  # the background limit is multiplied by this factor while no more texts are expected
 
 Search = Callable[["WorkerQueue"], None]  # runs in its own thread until `take` returns an empty list
+# Takes source and target ids of each pair; returns the log-probability of each target token.
 ScoreTargets = Callable[[Sequence[Sequence[Sequence[int]]]], list[list[float]]]
 
 
@@ -138,8 +139,8 @@ class SegmentQueue:
     def peek(self, held: dict[Segment, bool]) -> Segment | None:
         """Return the next segment, if any, for a worker that holds the segments `held`. The segment stays in the queue.
 
-        Cancelled segments before it are removed and passed to `done`. A worker gets at most an equal share of
-        all unfinished segments, so that the other workers get the rest.
+        Cancelled segments before it are removed and passed to `done`. A worker holds at most an equal share of all
+        unfinished segments.
         """
         while len(held) < -(-self.unfinished // len(self._workers)):
             heaps = [self._first] if self._first else []
@@ -202,9 +203,9 @@ class WorkerQueue:
     def take(self, rows: float, tokens: float, batch: float, *, alike: bool = False) -> list[Segment]:
         """Return the next segments that fit in `rows` hypotheses and `tokens` source tokens.
 
-        Return no more segments when those taken have `batch` source tokens or more. If the search has no segments, wait
-        for one, and return it even if it does not fit, or return an empty list if the search must end. With `alike`,
-        return only segments with the same options as those in the search. Raises Closed after the queue's `close`.
+        Stop when they have `batch` source tokens or more. If the search has no segments, wait for one, and return it
+        even if it does not fit, or return an empty list if the search must end. With `alike`, return only segments with
+        the same options as those in the search. Raises Closed after the queue's `close`.
         """
         taken = list[Segment]()
         with self._queue.changed:

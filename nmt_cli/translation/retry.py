@@ -7,15 +7,14 @@ from nmt_cli.system.console import warn
 from nmt_cli.system.errors import StorageError, is_out_of_memory
 from nmt_cli.translation.queue import WorkerQueue
 
-REDUCED_SEGMENTS = 1000  # number of segments to search with a reduced number of rows before it is doubled
+REDUCED_SEGMENTS = 1000  # segments to search with a reduced maximum before it is doubled
 
 
 def search_within_memory(search: Callable[[WorkerQueue, int], None], queue: WorkerQueue, rows: int) -> None:
     """Run `search(queue, rows)`. If memory runs out, search the unfinished segments again with half the rows.
 
-    `rows` is the maximum number of hypotheses at once. After REDUCED_SEGMENTS segments, a reduced number of rows is
-    doubled, up to the given number.
-    Raises StorageError if there is too little memory for one segment.
+    `rows` is the maximum number of hypotheses at once. After REDUCED_SEGMENTS segments, a reduced maximum is doubled,
+    up to `rows`. Raises StorageError if there is too little memory for one segment.
     """
     allowed = rows
     while True:

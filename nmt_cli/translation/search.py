@@ -47,7 +47,7 @@ from nmt_cli.translation.segments import Hypothesis, Segment, length_penalty
 
 ENCODE_TOKENS = {"cpu": 2048, "cuda": 16384}  # source tokens encoded together; their segments may wait for slots
 LOOKAHEAD = 10  # an unfinished hypothesis counts as able to win only within 1 + LOOKAHEAD * alpha more tokens
-BATCH_TOKENS = 4096  # maximum size of a batch to score: pairs, times tokens on the longer side of the last pair
+BATCH_TOKENS = 4096  # maximum pairs in a batch to score, times tokens on the longer side of its last pair
 MAX_SOURCE_TOKENS = 1 << 16  # maximum source tokens in all slots together, to limit the memory
 
 Float64s = npt.NDArray[np.float64]
@@ -311,7 +311,7 @@ def take(queue: WorkerQueue, device: torch.device) -> list[Segment]:
 def search(models: Models, dtype: torch.dtype, queue: WorkerQueue) -> None:
     """Find translations of the segments of a queue with an ensemble.
 
-    A segment with other options than the segments in the search waits until these are done.
+    A segment whose options differ from those in the search waits until the search is done.
     """
     rows = rows_at_once(models[0].embedding.weight.device)
     search_within_memory(lambda queue, rows: search_with_rows(models, dtype, queue, rows), queue, rows)

@@ -172,8 +172,8 @@ class Segmenter:
     def _copy(self, line: str, text: str, *, skipped: bool) -> Copy | None:
         """Return a copy of a line without letters, or None for an empty line and a line with letters.
 
-        The language and tag tokens at the beginning are not copied. `text` is the normalized line, after any language
-        token that nmt added. If `skipped` is true, nmt added none, so the Copy counts these tokens as skipped words.
+        The language and tag tokens at the beginning are not copied. `text` is the normalized line. If `skipped` is
+        false, it begins with a token that nmt added. If true, the Copy counts the line's own tokens as skipped words.
         """
         head = ""
         if text.startswith(">>"):

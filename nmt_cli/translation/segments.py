@@ -34,7 +34,7 @@ class Segment:
     position: int = 0  # number of segments before this one in the text
     depth: int = 0  # number of times that the original segment was halved to make this one
     max_tokens: int | None = None  # maximum tokens of the translation, including EOS; see `limit`
-    owner: Any = None  # the Pending that waits for this segment
+    owner: Any = None  # the Pending, a text being translated, that waits for this segment
     cancelled: bool = False
     background: bool = False  # whether segments not in the background have priority over this one in the same search
     started: float = 0.0  # monotonic time at which a worker first took this segment or the one that it replaces
@@ -58,7 +58,7 @@ class Segment:
         return min(self.max_tokens or len(self.ids) + len(self.prefix) + self.options.extra_length, longest)
 
     def random(self) -> Any:
-        """Return a random number generator, from which each token needs one number, or None without sampling."""
+        """Return a random number generator, or None without sampling. Each token takes one number from it."""
         import numpy as np
 
         sampling = self.options.sampling

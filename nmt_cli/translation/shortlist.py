@@ -2,8 +2,8 @@
 
 A shortlist consists of the most frequent target tokens, and a list of the most probable translations of each source
 token. The search considers only the tokens that `Shortlist.tokens` returns: all others have probability 0, and
-the C engine does not compute their logits. Each segment has its own target tokens, whichever segments it is searched
-with.
+the C engine does not compute their logits. Each segment has its own target tokens, which do not depend on the
+other segments in a search.
 
 The file `shortlist.bin` in a model directory begins with the format's name (16 bytes), followed by the SHA-256 (32
 bytes) of the tokenizer files. Little-endian int32 numbers follow: three counts (of frequent tokens, source tokens and

@@ -2,9 +2,8 @@
 
 A word with a count is never changed. Any other word is replaced by the most frequent training word that differs by one
 typing slip (see `_one_slip_away`). If there is none, it is replaced by the most frequent training word that differs by
-any one letter. Names and acronyms stay unchanged, because only lowercase words are corrected. Code, addresses and
-placeholders stay unchanged, because a word must stand alone between spaces and punctuation. The phrases of a glossary
-also stay unchanged.
+any one letter. Only lowercase words that stand alone between spaces and punctuation are corrected: names, acronyms,
+code, addresses and placeholders stay unchanged, and so do the phrases of a glossary.
 """
 
 import functools

@@ -21,8 +21,6 @@ class Direction(NamedTuple):
 
 @dataclass(frozen=True)
 class StoredModel:
-    """A model that may be loaded later."""
-
     path: Path
     kind: str  # "nmt", or another program's kind of model
     directions: tuple[Direction, ...]

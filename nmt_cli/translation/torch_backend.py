@@ -42,9 +42,9 @@ def _out_of_memory_named(device: torch.device) -> Iterator[None]:
 def on_gpus(models: Sequence[ModelDirectory], precision: str, workers: int | None) -> Backend:
     """Return a backend on all GPUs, or on the first `workers` of them.
 
-    With several GPUs, a forked process searches on each. But this process itself searches, on one GPU, if only one GPU
-    is to be used, if a launcher started this process, or if it has already used CUDA, because forked processes could
-    not use CUDA then. Raises UsageError if the precision is int8.
+    On several GPUs, a forked process searches on each. If a launcher started this process, or this process has already
+    used CUDA (which no forked process can use then), it searches by itself, on one GPU. Raises UsageError if the
+    precision is int8.
     """
     if precision == "int8":
         raise UsageError("--precision int8 is for CPUs. Use auto, or set CUDA_VISIBLE_DEVICES= to use the CPU")

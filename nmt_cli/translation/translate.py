@@ -41,7 +41,7 @@ class TranslateOptions:
     workers: int | None = None
     also_read: tuple[Path, ...] = ()  # other files that the command reads, such as a glossary
     first_line: int = 1  # number of the first line; used in messages, numbered output and random seeds
-    is_unit: bool = False  # the input is one unit of a sharded job, so print no report: the caller reports on the job
+    is_unit: bool = False  # the input is a unit of a sharded job, on which the caller reports
     all_read: Callable[[], None] = lambda: None  # called when all lines of the input are read and queued
 
 
@@ -63,7 +63,7 @@ def translate(options: TranslateOptions, run: Run | None = None) -> int:
     """Run the command, and return its exit code. For input other than plain lines, pass a `run` that reads it."""
     rank = os.environ.get("RANK", "")
     if rank.isdecimal() and int(rank):
-        return 0  # of the processes that a launcher such as torchrun starts, only the first translates
+        return 0  # under a launcher such as torchrun, only the first process translates
     _check(options)
     output = _output_file(options)
     models = choose_models(options.models)

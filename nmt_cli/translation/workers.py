@@ -38,7 +38,7 @@ class _Worker:
             self.connection.send(value)
 
     def receive(self) -> list[tuple[int, Any]]:
-        """Wait for results. Return a tuple (number, hypotheses) for each finished segment. The parent set the numbers.
+        """Wait for results. Return (number, hypotheses) for each finished segment, as numbered by the parent.
 
         Raises the error that the worker sent, or StorageError if the worker has ended.
         """

@@ -8,6 +8,7 @@ from fake_models import Model, capitals, filled, linked, same, texts_of
 
 from nmt_cli.documents.document import Document, ReadOptions
 from nmt_cli.documents.formats import FORMATS
+from nmt_cli.documents.placement import Aligned
 from nmt_cli.system.errors import DataError
 
 AROUND = {
@@ -358,3 +359,30 @@ def test_elements_around_a_unit_of_xliff_affect_it() -> None:
     for language, code in (("deu_Latn", "de"), ("pt_BR", "pt-BR"), ("x-klingon", "x-klingon")):
         assert f'trgLang="{code}"' in written("xliff", bare, language=language)
     assert written("xliff", bare, language="") == bare
+
+
+def with_stop(text: str) -> Aligned:
+    """Return the source with a full stop, so that the file must be written anew."""
+    return Aligned(f"{text}.", [*same(text).links, (len(text) + 1, max(len(text) - 1, 0))])
+
+
+@pytest.mark.parametrize(
+    ("kind", "value"),
+    [
+        ("android", r"It\u0027s here{}"),
+        ("android", r"a \u0022b\u0022 c{}"),
+        ("android", r"a \u005c b \'c\' \"d\"{}"),
+        ("android", r'"it\u0027s \u0022a{}"'),
+        ("android", '"it\'s \\\\u0041{}"'),
+        ("android", r"\u0040a{}"),
+        ("android", r"\@a{}"),
+        ("strings", r"a \U005c b \U005cc\" d{}"),
+        ("strings", r"a \U0022b\U0022 c{}"),
+        ("strings", "C:\\\\new{}\nhere{}"),
+        ("properties", "first{}\\n\\\n   C:\\\\new{}"),
+    ],
+)
+def test_a_translation_escapes_each_character_once(kind: str, value: str) -> None:
+    """It uses the escapes that the source uses, and no escape damages another one."""
+    source, expected = (around(kind, value.replace("{}", stop)) for stop in ("", "."))
+    assert written(kind, source, with_stop) == expected

@@ -112,12 +112,16 @@ def test_the_example_on_the_card_runs(target, exported):
     assert output.getvalue().strip()
 
 
-def test_the_card_names_the_origin_of_an_imported_model(models, lines, tmp_path):
+def test_the_card_names_the_origin_and_the_length_penalty_of_an_imported_model(models, lines, tmp_path):
     model = load_model(models())
     manifest = {"imported": "OWNER/NAME@c0ffee"}
-    save_model(tmp_path / "model", model.model.state_dict(), model.recipe, model.tokenizer_file, manifest)
+    decoding = model.recipe.decoding.model_copy(update={"penalty_offset": 0, "alpha": 1})
+    recipe = model.recipe.model_copy(update={"decoding": decoding})
+    save_model(tmp_path / "model", model.model.state_dict(), recipe, model.tokenizer_file, manifest)
     assert export(tmp_path / "model", "hf", tmp_path / "out", None, lines) == 0
-    assert "imported from OWNER/NAME@c0ffee" in (tmp_path / "out" / "README.md").read_text()
+    card = (tmp_path / "out" / "README.md").read_text()
+    assert "imported from OWNER/NAME@c0ffee" in card
+    assert "log-probabilities by ((0 + length) / 1) ^ 1," in card
 
 
 def test_the_card_describes_the_model(exported, models):

@@ -314,8 +314,11 @@ def test_translations_are_reused_only_when_complete(
     )
     assert translate_held_out(files, Path("model")) == found
     assert asked == [3, 7, 3, 7]
-    for lacking in (replace(files, model=None), replace(files, corpus=None)):
-        with pytest.raises(MissingError, match="has no model yet"):
+    for lacking, text in (
+        (replace(files, model=None), "has no model yet"),
+        (replace(files, corpus=None), "the corpus of"),
+    ):
+        with pytest.raises(MissingError, match=text):
             translate_held_out(lacking, Path("model"))
 
 

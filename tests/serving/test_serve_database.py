@@ -13,6 +13,7 @@ import urllib.request
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
+from unittest.mock import AsyncMock
 
 import pytest
 from tiny_model import make_model
@@ -29,6 +30,7 @@ from nmt_cli.serving import service as service_module
 from nmt_cli.serving import sqlite_connection
 from nmt_cli.serving.app import create_app
 from nmt_cli.serving.database import MIGRATIONS, Database, is_url
+from nmt_cli.serving.fields import Refusal
 from nmt_cli.serving.key_store import KeyStore
 from nmt_cli.system.errors import BusyError, DataError, MissingError, OutputError, StorageError, UsageError
 
@@ -175,6 +177,12 @@ def test_a_refused_request_costs_nothing(model: Path, place: str, route: str) ->
         pool.texts = pool.queue
         assert send(client, "de") == 429
         pool.texts = 0
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(
+                pool.workers, "in_process", AsyncMock(side_effect=Refusal(503, "the process that reads failed"))
+            )
+            marked = {"q": "<b>rot</b> " * 200, "format": "html", **PAIR}
+            assert client.post("/translate", json=marked, headers=bearer(key)).status_code == 503
         assert KeyStore(Database(place)).usage() == []
         assert send(client, "de") == 200
         assert KeyStore(Database(place)).usage()[0][2:] == (1, 7)

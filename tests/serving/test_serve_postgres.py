@@ -277,8 +277,9 @@ def test_a_lost_connection_is_opened_again(monkeypatch: pytest.MonkeyPatch, code
         assert connection.execute("SELECT 1") == [(1,)]
         assert asked == ["connect", "SELECT 1", "close", "connect", "SELECT 1"]
     else:
-        kind = BusyError if code == "40P01" else StorageError
-        with pytest.raises(kind, match=r"the database n at h:5432 cannot be used: no\. Try again"), connection.errors():
+        kind, advice = (BusyError, "Try again") if code == "40P01" else (StorageError, "Check the database server")
+        message = rf"the database n at h:5432 cannot be used: no\. {advice}"
+        with pytest.raises(kind, match=message), connection.errors():
             connection.execute("SELECT 1")
         assert asked == ["connect", "SELECT 1"]
 

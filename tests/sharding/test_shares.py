@@ -280,13 +280,28 @@ def test_a_reader_has_one_file_open(tmp_path: Path, suffix: str) -> None:
     [
         *(
             ("auto/7", {name: "2"}, (3, 7))
-            for name in ("JOB_COMPLETION_INDEX", "BATCH_TASK_INDEX", "LSB_JOBINDEX", "PBS_ARRAY_INDEX", "HQ_TASK_ID")
+            for name in ("JOB_COMPLETION_INDEX", "BATCH_TASK_INDEX", "PBS_ARRAY_INDEX", "HQ_TASK_ID")
         ),
         ("auto", {"AWS_BATCH_JOB_ARRAY_INDEX": "1", "AWS_BATCH_JOB_ARRAY_SIZE": "4"}, (2, 4)),
         ("auto", {"CLOUD_RUN_TASK_INDEX": "1", "CLOUD_RUN_TASK_COUNT": "4"}, (2, 4)),
         ("auto", {"BATCH_TASK_INDEX": "1", "BATCH_TASK_COUNT": "4"}, (2, 4)),
-        ("auto", {"SGE_TASK_ID": "5", "SGE_TASK_FIRST": "3", "SGE_TASK_LAST": "6"}, (3, 6)),
-        ("auto", {"LSB_JOBINDEX": "1", "LSB_JOBINDEX_END": "4"}, (2, 4)),
+        ("auto", {"SGE_TASK_ID": "5", "SGE_TASK_FIRST": "3", "SGE_TASK_LAST": "6"}, (3, 4)),
+        ("auto", {"SGE_TASK_ID": "9", "SGE_TASK_FIRST": "5", "SGE_TASK_LAST": "12", "SGE_TASK_STEPSIZE": "2"}, (3, 4)),
+        ("auto", {"LSB_JOBINDEX": "1", "LSB_JOBINDEX_END": "4"}, (1, 4)),
+        ("auto/7", {"LSB_JOBINDEX": "3"}, (3, 7)),
+        ("auto", {"LSB_JOBINDEX": "0", "LSB_JOBINDEX_END": "0", "RANK": "1", "WORLD_SIZE": "2"}, (2, 2)),
+        ("auto", {"LSB_JOBINDEX": "7", "LSB_JOBINDEX_END": "7", "LSB_JOBINDEX_STEP": "3"}, (3, 3)),
+        ("auto/4", {"LSB_JOBINDEX": "8", "LSB_JOBINDEX_END": "8", "LSB_JOBINDEX_STEP": "1"}, (4, 4)),
+        (
+            "auto",
+            {
+                "SLURM_ARRAY_TASK_ID": "6",
+                "SLURM_ARRAY_TASK_MIN": "2",
+                "SLURM_ARRAY_TASK_COUNT": "3",
+                "SLURM_ARRAY_TASK_STEP": "2",
+            },
+            (3, 3),
+        ),
         ("auto/9", {"SLURM_ARRAY_TASK_ID": "5", "SLURM_ARRAY_TASK_MIN": "2", "SLURM_ARRAY_TASK_COUNT": "8"}, (4, 9)),
         *(
             ("auto", {rank: "2", size: "3"}, (3, 3))

@@ -286,6 +286,15 @@ def test_a_validation_prints_and_logs_its_figures(lab: Lab) -> None:
     assert "warning" not in lab.stderr(), "it warns only once"
 
 
+def test_small_improvements_add_up_to_a_clear_one(lab: Lab) -> None:
+    losses = iter([3.0, 2.997, 2.993, 2.99, 2.987])  # each is too small an improvement; two are enough
+    scores = {"dev_perplexity": 9.0, "dev_bleu": None}
+    lab.patch.setattr(module, "validate", lambda *_: {**scores, "dev_nll": next(losses)})
+    assert lab.train("training.steps=15", "training.validate_every=3", "training.patience=2") == 0
+    state = checkpoints.read_state(lab.run, 15)
+    assert (state.best_nll, state.improved_nll, state.not_better) == (2.987, 2.987, 0)
+
+
 def test_patience_stops_a_run_and_keeps_the_best_checkpoint(lab: Lab) -> None:
     losses = iter([3.0, 2.0, 2.0, 1.998, 2.5])  # 1.998 is too small an improvement
     scores = {"dev_perplexity": 9.0, "dev_bleu": None}
@@ -293,7 +302,7 @@ def test_patience_stops_a_run_and_keeps_the_best_checkpoint(lab: Lab) -> None:
     changes = ("training.validate_every=3", "training.patience=3", "training.checkpoint_every=5", "averaging.last=2")
     assert lab.train(*changes, "training.keep_checkpoints=2") == 0
     state = checkpoints.read_state(lab.run, 15)
-    assert (state.best_step, state.best_nll, state.not_better) == (12, 1.998, 3)
+    assert (state.best_step, state.best_nll, state.improved_nll, state.not_better) == (12, 1.998, 2.0, 3)
     reason = "no clear improvement in 3 validations (best: step 12)"
     assert f"stopped after step 15: {reason}\n" in lab.stderr()
     assert checkpoints.steps_in(lab.run) == [10, 12, 15], "the best, and the last two regular ones"

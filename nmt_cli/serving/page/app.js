@@ -7,9 +7,9 @@ import { Failure, ask } from "./server.js";
 
 const DELAY = 250; // milliseconds from the last change to the request
 const RETRY = 2000; // milliseconds between attempts to reach the server
-const ALTERNATIVES = 3; // with the best translation, as many as the default beam
+const ALTERNATIVES = 3; // one fewer than the default beam size
 const NOTHING = { sentences: [], after: "" };
-const BYTES = 4; // maximum of a character in UTF-8
+const BYTES = 4; // maximum per character in UTF-8
 const TEXTS = /\.(txt|html?|md|markdown|pot?)$/i;
 
 const element = (id) => document.getElementById(id);
@@ -159,7 +159,8 @@ async function prepare(file) {
   }
   const isText = TEXTS.test(file.name); // the server counts the characters of other files
   if (isText && file.size > BYTES * settings.charLimit) check("", Math.ceil(file.size / BYTES));
-  check(await file.text().catch(() => { throw new Failure(400, "This file cannot be read."); }).then((q) => (isText ? q : "")));
+  const q = await file.text().catch(() => { throw new Failure(400, "This file cannot be read."); });
+  check(isText ? q : "");
   return fields();
 }
 

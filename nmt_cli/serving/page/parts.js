@@ -1,7 +1,7 @@
 // Divides a long text into parts. Each part is sent in its own request, so the translation appears part by part.
 
 const SIZE = 2000; // minimum length of a part in UTF-16 code units; the last new part may be shorter
-// The server also ends a sentence at the end of each match, so parts give the same translation as the whole text.
+// A match is a sentence such as "It rains. ". The server also ends one there, so parts translate like the whole text.
 const SENTENCE = /[^]*?(?:\n|[\p{L}\p{N}]{2}[.!?…] |[。！？](?=[\p{L}\p{N}])|$)/gu;
 
 // Return the parts of a text. `before` lists its parts before the last edit. Parts after the edit stay the same.

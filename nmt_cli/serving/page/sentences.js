@@ -12,7 +12,7 @@ const element = (id) => document.getElementById(id);
 const [text, mirror, translation, menu, status] = ["text", "mirror", "translation", "menu", "status"].map(element);
 
 let sentences = []; // of the response, each with {id, choice, node, target, origin, words: [source, target]}
-let after = ""; // the text after them
+let after = ""; // the text after the last sentence
 let rest = ""; // the text that has no translation yet
 let opened = null; // the sentence with an open menu
 let current = null; // the word at the keyboard cursor
