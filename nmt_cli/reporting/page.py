@@ -2,6 +2,7 @@
 
 import base64
 import difflib
+import functools
 import hashlib
 from pathlib import Path
 from typing import Any
@@ -26,16 +27,22 @@ def compared(text: str, reference: str) -> list[tuple[str, bool]]:
     return [(" ".join(words[start:end]), kind == "equal") for kind, start, end, *_ in steps if start < end]
 
 
+@functools.cache
+def _pages() -> Environment:
+    """Return the templates. Each is compiled once."""
+    loader = FileSystemLoader(TEMPLATES)
+    pages = Environment(loader=loader, autoescape=True, undefined=StrictUndefined, finalize=_visible, trim_blocks=True)
+    pages.filters |= {"compared": compared, "thousands": "{:,}".format, "duration": duration}
+    pages.policies["json.dumps_kwargs"] = {"separators": (",", ":")}
+    return pages
+
+
 def render(template: str, values: dict[str, Any], script: str | None = None) -> bytes:
     """Return a page in UTF-8. `template` and `script` are names of files in TEMPLATES.
 
     All `values` are escaped. The page's security policy forbids all other scripts, and all other files.
     """
-    loader = FileSystemLoader(TEMPLATES)
-    pages = Environment(loader=loader, autoescape=True, undefined=StrictUndefined, finalize=_visible, trim_blocks=True)
-    pages.filters |= {"compared": compared, "thousands": "{:,}".format, "duration": duration}
-    pages.policies["json.dumps_kwargs"] = {"separators": (",", ":")}
     code = (TEMPLATES / script).read_text() if script else ""
     policy = f"script-src 'sha256-{base64.b64encode(hashlib.sha256(code.encode()).digest()).decode()}'"
     page = {"style": (TEMPLATES / "style.css").read_text(), "script": code, "script_policy": policy}
-    return pages.get_template(template).render({**values, **page}).encode()
+    return _pages().get_template(template).render({**values, **page}).encode()

@@ -153,12 +153,13 @@ def roofline_rows(trainer: Trainer, seconds: float) -> list[tuple[str, str]]:
     model, plan = trainer.transformer, trainer.plan
     product_seconds, weight_count = 0.0, 0
     tokens = min(trainer.memory_tokens, trainer.settings.training.tokens_per_step)
-    draw = partial(torch.randn, dtype=trainer.dtype, device=trainer.accelerator.device)
+    place = {"dtype": trainer.dtype, "device": trainer.accelerator.device}
+    draw = partial(torch.randn, **place)
     for (outputs, inputs), count in Counter(p.shape for p in model.parameters() if p.dim() == 2).items():
         tensors = {"x": draw(tokens, inputs), "y": draw(tokens, outputs), "w": draw(outputs, inputs)}
         product_seconds += count * seconds_of("x @ w.t(); y @ w; y.t() @ x", tensors)  # forward and backward
         weight_count += count * outputs * inputs
-    x, y = draw(1 << 26), draw(1 << 26)  # too large for the caches
+    x, y = torch.ones(1 << 26, **place), torch.ones(1 << 26, **place)  # too large for the caches
     rate = 6 * tokens * weight_count / product_seconds
     bandwidth = 2 * x.nbytes / seconds_of("x.copy_(y)", {"x": x, "y": y})
     sentences = np.concatenate(plan.micro_batches_of(1))[:: trainer.accelerator.num_processes]

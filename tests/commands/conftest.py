@@ -1,13 +1,23 @@
 """The fixture that runs nmt in this process."""
 
+import functools
 import signal
 import sys
 from pathlib import Path
 
 import pytest
+import typer.main
 from command_line import Nmt
 
 from nmt_cli import __main__
+
+build = functools.cache(typer.main.get_command)
+
+
+@pytest.fixture(autouse=True)
+def built_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Build the parser of the command line once. That takes longer than most tests."""
+    monkeypatch.setattr(typer.main, "get_command", build)
 
 
 @pytest.fixture

@@ -217,10 +217,11 @@ def test_a_damaged_file_gives_an_error_with_its_line(tmp_path: Path, name: str, 
 
 
 @pytest.mark.parametrize("workers", [1, 2])
-def test_the_first_error_of_a_file_is_named(tmp_path: Path, workers: int) -> None:
+def test_the_first_error_of_a_file_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, workers: int) -> None:
     """A worker finds the wrong score in line 3; this process finds that the file ends too early."""
+    monkeypatch.setattr(bitext, "CHUNK", 400)
     draw = random.Random(1)
-    rows = [f"{draw.random()} a\t{draw.random()} b\t{'high' if i == 3 else 0.5}" for i in range(1, 30_000)]
+    rows = [f"{draw.random()} a\t{draw.random()} b\t{'high' if i == 3 else 0.5}" for i in range(1, 6000)]
     path = tmp_path / "a.tsv.gz"
     path.write_bytes(gzip.compress("\n".join(rows).encode(), mtime=0)[:-100])
     for entry, message in (({"score": 3}, "line 3: the score is 'high'"), ({}, "truncated or corrupt")):

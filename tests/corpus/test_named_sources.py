@@ -8,6 +8,7 @@ import hub_server
 import pytest
 import texts
 from test_hub import data_set
+from test_multi30k import held_out
 from texts import bitext_section
 
 from nmt_cli.corpus import catalog, filter_stats, store, toy
@@ -63,8 +64,8 @@ def mirror(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(catalog, "MULTI30K_SHA256", {})
     directory = tmp_path / "mirror"
     directory.mkdir()
-    for seed, (stem, count) in enumerate({"train": 290, "val": 1014, "test_2016_flickr": 1000}.items()):
-        for language, lines in zip(("en", "fr"), zip(*texts.pairs(count, seed), strict=True), strict=True):
+    for stem, pairs in (("train", texts.pairs(290)), ("val", held_out(1014)), ("test_2016_flickr", held_out(1000))):
+        for language, lines in zip(("en", "fr"), zip(*pairs, strict=True), strict=True):
             (directory / f"{stem}.{language}.gz").write_bytes(gzip.compress("\n".join(lines).encode()))
     return directory
 
@@ -79,7 +80,7 @@ def test_multi30k_is_read_from_the_mirror_and_its_hashes_are_stored(
     assert "train has 290 pairs, but 29,000 are expected" in capsys.readouterr().err
     corpus = store.open_corpus(out)
     assert corpus.parts == [100, 190], "100 pairs are in both"
-    assert corpus.lines("dev")[0] == [src for src, _ in texts.pairs(1014, 1)]
+    assert corpus.lines("dev")[0] == [src for src, _ in held_out(1014)]
     found = {each["name"]: each["sha256"] for each in corpus.manifest["sources"]}
     files = [tmp_path / "own.tsv", *mirror.iterdir()]
     assert found == {file.name: artefact.sha256(file) for file in files}

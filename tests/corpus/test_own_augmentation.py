@@ -19,10 +19,12 @@ ALL = dict.fromkeys(Augment.model_fields, 0.3)
 Lines = list[tuple[list[int], list[int]]]
 
 
-@pytest.fixture(autouse=True)
-def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(augmentation, "BLOCK", BLOCK)
-    monkeypatch.setattr(damage, "STOPS", "0123456789")  # the lines end with numbers
+@pytest.fixture(scope="module", autouse=True)
+def small() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(augmentation, "BLOCK", BLOCK)
+        patch.setattr(damage, "STOPS", "0123456789")  # the lines end with numbers
+        yield
 
 
 @pytest.fixture(scope="module")
@@ -52,17 +54,25 @@ def plain(corpus: Corpus) -> Lines:
     return augmented(corpus)
 
 
+OWN = [{"typos": 0.3, "bpe_dropout": 0.2}] * 5
+
+
+@pytest.fixture(scope="module")
+def alike(corpus: Corpus) -> Lines:
+    """The lines of an epoch whose parts all have the settings OWN."""
+    return augmented(corpus, *OWN)
+
+
 @pytest.mark.parametrize("kind", Augment.model_fields)
 @pytest.mark.parametrize("part", [0, 2, 3, 4])
-def test_the_settings_of_a_part_change_no_byte_of_the_others(corpus: Corpus, kind: str, part: int) -> None:
-    own = [{"typos": 0.3, "bpe_dropout": 0.2}] * 5
-    before = augmented(corpus, *own)
-    own[part] = {kind: 0.7}
-    after = augmented(corpus, *own)
+def test_the_settings_of_a_part_change_no_byte_of_the_others(
+    corpus: Corpus, alike: Lines, kind: str, part: int
+) -> None:
+    after = augmented(corpus, *OWN[:part], {kind: 0.7}, *OWN[part + 1 :])
     start, end = (0, *ENDS)[part], ENDS[part]
-    assert after[:start] == before[:start]
-    assert after[end:] == before[end:]
-    assert after[start:end] != before[start:end]
+    assert after[:start] == alike[:start]
+    assert after[end:] == alike[end:]
+    assert after[start:end] != alike[start:end]
 
 
 def test_a_part_without_augmentation_keeps_its_text(corpus: Corpus) -> None:

@@ -84,12 +84,15 @@ def test_plain_and_gzip_files_are_read_and_hashed(tmp_path: Path) -> None:
 
 
 def test_workers_locale_and_hash_seed_change_no_byte(tmp_path: Path) -> None:
-    text = [(f"{s} {i}", f"{t} {i}") for i in range(6) for s, t in texts.pairs(5000)] + PAIRS[:9] * 2
+    """In the other process, the text has enough chunks for worker processes. Here it is one chunk."""
+    text = [(f"{s} {i}", f"{t} {i}") for i in range(6) for s, t in PAIRS[:500]] + PAIRS[:9] * 2
     section = texts.own(tmp_path / "in", text)
     words = ["--src", tmp_path / "in" / "train.en", "--tgt", tmp_path / "in" / "train.de"]
     words += ["--set", "corpus.tokenizer.vocabulary_size=400"]
     env = {"PYTHONHASHSEED": "1", "LC_ALL": "C", "TZ": "Asia/Tokyo", "PYTHONUTF8": "0"}
-    done = texts.python("-m", "nmt_cli", "prepare", *words, "--workers", 2, "--out", tmp_path / "other", **env)
+    code = "from nmt_cli import __main__; from nmt_cli.corpus import readers, stages; "
+    code += "readers.CHUNK = stages.CHUNK = 300; __main__.main()"
+    done = texts.python("-c", code, "prepare", *words, "--workers", 2, "--out", tmp_path / "other", **env)
     assert (done.returncode, done.stdout) == (0, ""), done.stderr
     out = texts.run(section, tmp_path / "out")
     files = [store.open_corpus(directory, content=True).manifest["files"] for directory in (tmp_path / "other", out)]

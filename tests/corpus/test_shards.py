@@ -19,20 +19,22 @@ from nmt_cli.storage import artefact
 from nmt_cli.system.errors import BusyError, DataError, OutputError, StorageError, UsageError
 from nmt_cli.system.shard import Shard
 
-NEXT = texts.pairs(1000, seed=4)
+NEXT = texts.pairs(530, seed=4)
 # Duplicates within a chunk, within a part and between parts; a dev pair; pairs that cleaning drops early and late.
-PAIRS = [*NEXT[:300], *NEXT[100:160], *NEXT[300:700], *NEXT[50:70], ("", "x"), (b"\xff", "y"), *NEXT[690:1000]]
-PAIRS += [("word " * 400, "wort " * 400), NEXT[0], ("one two three", "x " * 90), *NEXT[995:1000], *NEXT[:3]]
+PAIRS = [*NEXT[:150], *NEXT[50:110], *NEXT[150:350], *NEXT[10:30], ("", "x"), (b"\xff", "y"), *NEXT[340:500]]
+PAIRS += [("word " * 400, "wort " * 400), NEXT[0], ("one two three", "x " * 90), *NEXT[495:500], *NEXT[:3]]
 
 
-@pytest.fixture(autouse=True)
-def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Make parts of two chunks of 40 pairs each, and buckets of about 300 hashes."""
-    for module in (readers, stages, bitext):
-        monkeypatch.setattr(module, "CHUNK", 40)
-    monkeypatch.setattr(parts, "PART_PAIRS", 80)
-    monkeypatch.setattr(stages, "HASHES_AT_ONCE", 300)
-    monkeypatch.setattr(shards, "POLL_SECONDS", 0.01)
+@pytest.fixture(scope="module", autouse=True)
+def small() -> Iterator[None]:
+    """Make parts of two chunks of 40 pairs each, and buckets of about 150 hashes."""
+    with pytest.MonkeyPatch.context() as patch:
+        for module in (readers, stages, bitext):
+            patch.setattr(module, "CHUNK", 40)
+        patch.setattr(parts, "PART_PAIRS", 80)
+        patch.setattr(stages, "HASHES_AT_ONCE", 150)
+        patch.setattr(shards, "POLL_SECONDS", 0.01)
+        yield
 
 
 def section(tmp_path: Path, **more: Any) -> schema.Corpus:
@@ -65,11 +67,33 @@ def rounds(corpus: schema.Corpus, out: Path, counts: Iterator[int], **more: Any)
     raise AssertionError
 
 
-@pytest.mark.parametrize("counts", [[1], [4] * 4, [16] * 4, [3, 2, 5, 4, 1]])
-def test_any_number_of_shards_gives_the_corpus_of_one_process(tmp_path: Path, counts: list[int]) -> None:
-    """The number may change between runs."""
-    corpus = section(tmp_path)
-    whole = contents(texts.run(corpus, tmp_path / "whole"))
+Whole = tuple[schema.Corpus, dict[str, bytes]]
+
+
+@pytest.fixture(scope="module")
+def common(tmp_path_factory: pytest.TempPathFactory) -> Whole:
+    """The usual corpus section, and the files of its corpus as one process prepares them. Shared: do not change it."""
+    directory = tmp_path_factory.mktemp("common")
+    corpus = section(directory)
+    return corpus, contents(texts.run(corpus, directory / "whole"))
+
+
+@pytest.fixture(scope="module")
+def unfinished(common: Whole, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """The parts of the usual corpus after the step "cleaned", and after all steps of shard 1 of 2 except the last."""
+    directory = tmp_path_factory.mktemp("unfinished")
+    for index in (1, 2, 1):
+        with pytest.raises(BusyError):
+            run(common[0], directory / "out", index, 2)
+        if index == 2:
+            shutil.copytree(directory / "out.parts", directory / "cleaned")
+    return {"cleaned": directory / "cleaned", "later": directory / "out.parts"}
+
+
+@pytest.mark.parametrize("counts", [[1], [4] * 4, [10] * 4, [3, 2, 5, 4, 1]])
+def test_any_number_of_shards_gives_the_corpus_of_one_process(tmp_path: Path, common: Whole, counts: list[int]) -> None:
+    """The number may change between runs. Ten shards are more than the text has parts."""
+    corpus, whole = common
     assert rounds(corpus, tmp_path / "out", iter(counts)) <= len(counts)
     assert contents(tmp_path / "out") == whole
     found = artefact.read_json(tmp_path / "out" / "cleaning.json")
@@ -78,8 +102,8 @@ def test_any_number_of_shards_gives_the_corpus_of_one_process(tmp_path: Path, co
     assert dropped == {
         cleaning.EMPTY: 1, cleaning.NOT_UTF8: 1, cleaning.TOO_LONG: 1, cleaning.RATIO: 1, cleaning.HELD_OUT: 4,
     }  # fmt: skip
-    assert "the first is line 782" in found["warnings"][0]
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["dev.src", "dev.tgt", "in", "out", "whole"]
+    assert "the first is line 432" in found["warnings"][0]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["out"]
 
 
 @pytest.mark.parametrize(
@@ -88,7 +112,7 @@ def test_any_number_of_shards_gives_the_corpus_of_one_process(tmp_path: Path, co
         {"cleaning": {"drop_duplicates": False}},
         {"cleaning": {"drop_near_twins": True, "max_tokens": 12}},
         {"hold_out": 20, "dev_src": None, "dev_tgt": None},
-        {"limit": 500},
+        {"limit": 300},
         {"dev_src": None, "dev_tgt": None},
     ],
 )
@@ -180,19 +204,19 @@ def test_there_may_be_more_shards_than_parts(tmp_path: Path) -> None:
     """The toy corpus is one chunk, so one part."""
     corpus = texts.corpus({"name": "toy-en-de", "limit": 600, "tokenizer": {"vocabulary_size": "400"}})
     whole = contents(texts.run(corpus, tmp_path / "whole"))
-    rounds(corpus, tmp_path / "out", iter([4] * 4))
+    rounds(corpus, tmp_path / "out", iter([2] * 4))
     assert contents(tmp_path / "out") == whole
 
 
 def test_multi30k_is_the_same_in_shards(corpora: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The real files, with their published hashes."""
-    monkeypatch.setattr(readers, "CHUNK", 200)
-    monkeypatch.setattr(parts, "PART_PAIRS", 400)
-    monkeypatch.setattr(stages, "HASHES_AT_ONCE", 800)
-    section = {"name": "multi30k-de-en", "limit": 1500, "tokenizer": {"vocabulary_size": "1000"}}
+    monkeypatch.setattr(readers, "CHUNK", 80)
+    monkeypatch.setattr(parts, "PART_PAIRS", 160)
+    monkeypatch.setattr(stages, "HASHES_AT_ONCE", 320)
+    section = {"name": "multi30k-de-en", "limit": 600, "tokenizer": {"vocabulary_size": "1000"}}
     mirror, corpus = corpora / "multi30k", texts.corpus(section)
     out = texts.run(corpus, tmp_path / "whole", mirror=mirror)
-    rounds(corpus, tmp_path / "out", iter([3] * 4), mirror=mirror)
+    rounds(corpus, tmp_path / "out", iter([2] * 4), mirror=mirror)
     assert contents(tmp_path / "out") == contents(out)
     whole = store.open_corpus(out, content=True)
     assert (len(whole.lines("dev")[0]), len(whole.lines("test")[1])) == (1014, 1000)
@@ -200,8 +224,8 @@ def test_multi30k_is_the_same_in_shards(corpora: Path, tmp_path: Path, monkeypat
     assert whole.lines("test")[1][0].startswith("A man in an orange hat")
 
 
-def test_a_finished_corpus_stays(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    corpus = section(tmp_path)
+def test_a_finished_corpus_stays(tmp_path: Path, common: Whole, capsys: pytest.CaptureFixture[str]) -> None:
+    corpus, _ = common
     run(corpus, tmp_path / "out", 1, 1)
     before = (tmp_path / "out").stat().st_ino
     run(corpus, tmp_path / "out", 2, 3)
@@ -211,9 +235,10 @@ def test_a_finished_corpus_stays(tmp_path: Path, capsys: pytest.CaptureFixture[s
         prepare_shard(corpus, tmp_path / "out", PrepareOptions(overwrite=True), Shard(1, 2))
 
 
-def test_the_shards_to_run_are_named(tmp_path: Path) -> None:
-    corpus, out = section(tmp_path), tmp_path / "out"
-    found, advice = "10 of 14 parts are not cleaned yet", "Run nmt prepare with --shard"
+def test_the_shards_to_run_are_named(tmp_path: Path, common: Whole, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(parts, "PART_PAIRS", 40)
+    (corpus, _), out = common, tmp_path / "out"
+    found, advice = "12 of 16 parts are not cleaned yet", "Run nmt prepare with --shard"
     with pytest.raises(BusyError, match=f"{found}. {advice} 1/4, 3/4, 4/4, then repeat"):
         run(corpus, out, 2, 4)
     with pytest.raises(BusyError, match=f"{found}. {advice} 1/16, .*, 11/16 and others"):
@@ -254,11 +279,11 @@ def test_all_shards_must_have_the_same_options_and_text(tmp_path: Path) -> None:
     ],
 )  # fmt: skip
 @pytest.mark.parametrize("cut", [False, True])
-def test_a_damaged_part_is_named(tmp_path: Path, step: str, name: str, cut: bool) -> None:
-    corpus, out = section(tmp_path), tmp_path / "out"
-    for index in (1, 2) if step.startswith("cleaned") else (1, 2, 1):
-        with pytest.raises(BusyError):
-            run(corpus, out, index, 2)
+def test_a_damaged_part_is_named(
+    tmp_path: Path, common: Whole, unfinished: dict[str, Path], step: str, name: str, cut: bool
+) -> None:
+    (corpus, whole), out = common, tmp_path / "out"
+    shutil.copytree(unfinished["cleaned" if step.startswith("cleaned") else "later"], tmp_path / "out.parts")
     directory = tmp_path / "out.parts" / step
     data = (directory / name).read_bytes()
     middle = data.index(b'"entries"') + 20 if name == "manifest.json" else len(data) // 2
@@ -270,7 +295,7 @@ def test_a_damaged_part_is_named(tmp_path: Path, step: str, name: str, cut: bool
     if name == "hashes":
         artefact.remove_tree(tmp_path / "out.parts" / "repeated")
     rounds(corpus, out, iter([2] * 4))
-    assert contents(out) == contents(texts.run(corpus, tmp_path / "whole"))
+    assert contents(out) == whole
 
 
 def test_shards_of_another_version_or_tokenizer_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -325,9 +350,9 @@ def test_too_little_space_is_reported_by_the_first_shard(tmp_path: Path, monkeyp
 
 
 def test_a_waiting_shard_reports_each_reason_once_and_ends_when_the_corpus_is_complete(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, common: Whole, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    corpus, out = section(tmp_path), tmp_path / "out"
+    (corpus, whole), out = common, tmp_path / "out"
     others = iter([(1, 3), None, (3, 3), (1, 1)])  # shards that run while the second one waits
 
     def sleep(_: float) -> None:
@@ -339,7 +364,7 @@ def test_a_waiting_shard_reports_each_reason_once_and_ends_when_the_corpus_is_co
     prepare_shard(corpus, out, PrepareOptions(workers=1, wait=True), Shard(2, 3))
     told = [line for line in capsys.readouterr().err.split("\n") if line.startswith("waiting: ")]
     assert [line.partition(". Run nmt prepare with --shard ")[2] for line in told] == ["1/3, 3/3", "3/3", "1/3"]
-    assert contents(out) == contents(texts.run(corpus, tmp_path / "whole"))
+    assert contents(out) == whole
     assert not (tmp_path / "out.parts").exists()
 
 

@@ -66,15 +66,16 @@ def test_code_links_and_tables_stay(text: str) -> None:
     An empty translation keeps every byte. A repeated source changes only line breaks inside paragraphs. Reversed
     sentences keep the structure.
     """
+    before = shape(text)
     assert translated(markdown.parse(text, Protection()), silent) == text
     repeated = translated(markdown.parse(text, Protection()), same)
     named = text.replace("[ref] and [ref][]", "[ref][ref] and [ref][ref]")
     assert re.sub(r"[\s>]+", " ", repeated) == re.sub(r"[\s>]+", " ", named)
-    assert shape(repeated) == shape(text)
+    assert shape(repeated) == before
     turned = shape(translated(markdown.parse(text, Protection()), backwards))
-    assert not shape(text) - turned
+    assert not before - turned
     # Emphasis is repeated around separated words.
-    assert {each.split("_")[0] for each in turned - shape(text)} <= {"em", "strong", "s"}
+    assert {each.split("_")[0] for each in turned - before} <= {"em", "strong", "s"}
 
 
 @pytest.mark.parametrize(
@@ -136,7 +137,7 @@ def test_the_output_of_a_model_is_escaped(output: str) -> None:
 def test_many_open_brackets_are_refused(unit: str) -> None:
     """The parser would search the rest of the text for the partner of each bracket, which would take minutes."""
     with pytest.raises(DataError, match="too many brackets"):
-        markdown.parse(unit * 30_000)
+        markdown.parse(unit * 10_000)
 
 
 def test_steps_count_missing_cells_and_the_length_of_link_texts(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -34,6 +34,9 @@ from typing import Any
 import accelerate  # noqa: F401
 import torch._dynamo  # noqa: F401  # here, because an optimizer would import it, which takes seconds
 
+import nmt_cli.commands.app  # loaded here once, not in each process
+import nmt_cli.training.epoch_texts
+import nmt_cli.training.train  # noqa: F401
 from nmt_cli.training import checkpoints
 from nmt_cli.training.batches import BatchPlan
 from nmt_cli.training.loss import LossModel

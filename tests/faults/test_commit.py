@@ -1,15 +1,19 @@
 """Commits under faults: a kill or an error at any step leaves the old state or the new state.
 
-A child process does the work. At its k-th change of the file system (opening for writing, fsync, rename, mkdir, chmod,
-unlink, ...) it exits or gets an error. Then the parent reads the result. k increases until the work completes. A power
-failure can lose more if fsync and rename are in the wrong order, so other tests check their order.
+A child process does the work. Its k-th change of the file system (opening for writing, fsync, rename, mkdir, chmod,
+unlink, ...) gets an error. Then the parent reads the result. k increases until the work completes. A kill leaves the
+directory as it was before the k-th change, because what is only in a process's memory is lost. So the child copies the
+directory before each change, and the parent reads the copies after the child's end. A power failure can lose more if
+fsync and rename are in the wrong order, so other tests check their order.
 """
 
 import errno
+import json
 import os
 import shutil
 import sys
 import tempfile
+import threading
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -35,75 +39,104 @@ CHANGES = {"os.rename", "os.mkdir", "os.remove", "os.rmdir", "os.chmod", "os.tru
 WRITING = os.O_WRONLY | os.O_RDWR
 # A RAM disk saves the time of real fsyncs. They do not matter here, because SIGKILL does not empty the page cache.
 FAST = Path("/dev/shm") if os.access("/dev/shm", os.W_OK) else None
-KILLED, COMPLETED = 99, 98
+KILLED = 99
 STOPPED = pytest.mark.parametrize("error", [None, errno.ENOSPC], ids=["killed", "disk full"])
 
 
-def stop_at(k: int, error: int | None) -> Callable[[], bool]:
-    """Make the k-th change of the file system fail with `error`, or kill the process if `error` is None.
-
-    Return a function that tells whether the k-th change was reached.
-    """
-    count, fsync = 0, os.fsync
+def call_at_changes(function: Callable[[], None]) -> None:
+    """Call `function` before each change of the file system, until this process ends."""
+    fsync, within = os.fsync, threading.local()
 
     def change() -> None:
-        nonlocal count
-        count += 1
-        if count == k:
-            if error is None:
-                os._exit(KILLED)
-            raise OSError(error, os.strerror(error))
+        if getattr(within, "function", False):
+            return  # a change that `function` itself makes
+        within.function = True
+        try:
+            function()
+        finally:
+            within.function = False
 
     def hook(event: str, arguments: tuple[Any, ...]) -> None:
         if event in CHANGES or (event == "open" and arguments[2] & WRITING):
             change()
 
-    def failing_fsync(handle: int) -> None:
+    def watched_fsync(handle: int) -> None:
         change()
         fsync(handle)
 
-    os.fsync = failing_fsync
+    os.fsync = watched_fsync
     sys.addaudithook(hook)
-    return lambda: count >= k
 
 
-def code_of(work: Callable[[], object], k: int, error: int | None) -> int:
-    """Do `work` in a child and stop it at the k-th change; return the exit code of `nmt`, KILLED or COMPLETED."""
-    child = os.fork()
-    if not child:
-        code = 1
+def copy_at_every_point(parent: Path, work: Callable[[Path], object]) -> list[int]:
+    """Do `work`, and copy its directory before each change; return the exit codes."""
+    directory, points, working = parent / "work", 0, True
+
+    def copy() -> None:
+        nonlocal points
+        if working:
+            points += 1
+            shutil.copytree(directory, parent / f"{points}", symlinks=True)
+
+    shutil.copytree(parent / "template", directory)
+    call_at_changes(copy)
+    work(directory)
+    working = False
+    directory.rename(parent / f"{points + 1}")
+    return [KILLED] * points + [0]
+
+
+def fail_at_every_point(parent: Path, work: Callable[[Path], object], error: int) -> list[int]:
+    """Do `work` again and again, and let its k-th change fail with `error`; return the exit codes."""
+    codes, left = list[int](), 0
+
+    def fail() -> None:
+        nonlocal left
+        left -= 1
+        if left == 0:
+            raise OSError(error, os.strerror(error))
+
+    call_at_changes(fail)
+    while left <= 0:
+        directory, code, left = parent / f"{len(codes) + 1}", 0, 0
+        shutil.copytree(parent / "template", directory)
+        left = len(codes) + 1
         try:
-            os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
-            reached = stop_at(k, error)
-            work()
-            code = 0 if reached() else COMPLETED
+            work(directory)
         except NmtError as failure:
             code = failure.exit_code
         except OSError as failure:
             code = from_os_error(failure).exit_code
-        finally:
-            os._exit(code)
-    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        codes.append(code)
+    return codes
 
 
 def every_point(
     parent: Path, prepare: Callable[[Path], None], work: Callable[[Path], object], error: int | None
 ) -> Iterator[tuple[Path, int]]:
     """Stop `work` at each point in turn until it completes; yield the directory and the exit code each time."""
-    template = parent / "template"
-    template.mkdir(parents=True)
-    prepare(template)
-    code, k = 1, 0
-    while code != COMPLETED:
-        k += 1
-        directory = parent / f"{k}"
-        shutil.copytree(template, directory)
-        code = code_of(lambda directory=directory: work(directory), k, error)
+    (parent / "template").mkdir(parents=True)
+    prepare(parent / "template")
+    receiver, sender = os.pipe()
+    child = os.fork()
+    if not child:
+        try:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
+            codes = fail_at_every_point(parent, work, error) if error else copy_at_every_point(parent, work)
+            os.write(sender, json.dumps(codes).encode())
+        finally:
+            os._exit(0)
+    os.close(sender)
+    os.waitpid(child, 0)
+    with os.fdopen(receiver) as file:
+        codes = json.load(file)
+    assert len(codes) > 3, "the work was never stopped: fault injection is broken"
+    assert codes[-1] == 0
+    for k, code in enumerate(codes, 1):
         # An error during cleanup does not change the exit code.
-        assert code in ((KILLED, COMPLETED) if error is None else (0, 73, 74, COMPLETED)), f"point {k}: code {code}"
-        yield directory, code if code != COMPLETED else 0
-        shutil.rmtree(directory)
-    assert k > 3, "the work was never stopped: fault injection is broken"
+        assert code in ((KILLED, 0) if error is None else (0, 73, 74)), f"point {k}: code {code}"
+        yield parent / f"{k}", code
+        shutil.rmtree(parent / f"{k}")
 
 
 @pytest.fixture

@@ -244,15 +244,16 @@ def test_a_foreign_directory_with_the_name_of_the_work_directory_is_kept(tmp_pat
     assert texts.run(section, tmp_path / "out").is_dir()
 
 
+@pytest.mark.usefixtures("small_parts")
 def test_a_daemon_prepares_without_worker_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stages, "SERIAL_JOBS", 1)  # otherwise this text would start workers
-    section = texts.own(tmp_path / "in", texts.pairs(9000))
+    section = texts.own(tmp_path / "in", PAIRS)
     work = {"section": section, "out": tmp_path / "out", "workers": 2}
     daemon = multiprocessing.get_context("fork").Process(target=texts.run, kwargs=work, daemon=True)
     daemon.start()
     daemon.join(100)
     assert daemon.exitcode == 0
-    assert len(store.open_corpus(tmp_path / "out").src) > 8000
+    assert len(store.open_corpus(tmp_path / "out").src) > 500
 
 
 def test_two_preparations_of_one_corpus_exclude_each_other(busy: Busy, tmp_path: Path) -> None:

@@ -84,8 +84,9 @@ def test_search_matches_float64(device: torch.device) -> None:
         assert [h.score for h in ours] == pytest.approx([h.score for h in exact], abs=1e-4)
 
 
+@pytest.mark.parametrize("device", [pytest.param("cuda", marks=GPU)], indirect=True)
 def test_a_stopped_run_resumes_bit_for_bit(device: torch.device, lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The math backend of attention is deterministic on CUDA, too."""
+    """The math backend of attention is deterministic on CUDA, too. training/test_train.py stops runs on the CPU."""
     with sdpa_kernel(SDPBackend.MATH), monkeypatch.context() as patch:
         before_each_step(patch, lambda _, now: now == 3 and os.kill(os.getpid(), signal.SIGTERM))
         assert lab.train("training.steps=5") == 143
@@ -166,9 +167,11 @@ def test_the_host_never_waits_for_the_device(device: torch.device, lab: Lab, par
                 run.accelerator.backward(loss)
 
 
+@pytest.mark.parametrize("device", [pytest.param("cuda", marks=GPU)], indirect=True)
 def test_a_dry_run_measures_the_device(
     device: torch.device, lab: Lab, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    """training/test_estimate.py measures the CPU."""
     monkeypatch.setattr(estimate, "MEASURED_SECONDS", 0.2)
     assert estimate.dry_run(lab.recipe(), lab.corpus) == 0
     assert f"1 x {device.type}" in capsys.readouterr().err

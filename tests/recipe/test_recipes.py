@@ -87,7 +87,8 @@ def test_a_recipe_of_each_kind_takes_a_step(
     path: Path, numbers_corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Trainer, "check_memory", lambda self: None)  # not needed, as the step is small
-    small = ["training.tokens_per_step=16", "training.micro_batches=1", "model.num_layers=2"]
+    small = ["training.tokens_per_step=16", "training.micro_batches=1"]
+    small += ["model.num_layers=2", "model.d_model=64", "model.d_ff=128"]
     settings = loading.load(ROOT / path, small)
     accelerator = make_accelerator(settings, tmp_path)
     run = start_trainer(settings, open_corpus(numbers_corpus), accelerator, tmp_path, 0)

@@ -60,7 +60,6 @@ def check_harmless(text, scripts=0):
     return reader
 
 
-@pytest.mark.usefixtures("few_samples")
 def test_each_run_uses_the_corpus_it_was_trained_on(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (run, data), (other, other_data) = make_run(tmp_path / "a"), make_run(tmp_path / "b", "corpus.limit=30")
@@ -98,6 +97,7 @@ def shown(page):
     return [" ".join(line.split()) for line in lines if line.strip()]
 
 
+@pytest.mark.usefixtures("all_samples")
 def test_everything_is_on_the_page_and_no_text_runs_as_code(small, monkeypatch):
     run, data = small
     read_json, cleaning = artefact.read_json, artefact.read_json(data / "cleaning.json")
@@ -148,7 +148,6 @@ def test_everything_is_on_the_page_and_no_text_runs_as_code(small, monkeypatch):
     assert set(axes) == {("52", "468", True)}
 
 
-@pytest.mark.usefixtures("few_samples")
 def test_expected_curves_end_where_the_run_does(tmp_path):
     expect = ["dev_steps=[50,200,9000]", "dev_perplexity=[7,3,2]", "dev_bleu=[10,20,30]", "pairs=[40,50]"]
     run, data = make_run(tmp_path, *(f"expect.{change}" for change in expect))
@@ -157,7 +156,6 @@ def test_expected_curves_end_where_the_run_does(tmp_path):
     assert "9,000" not in text
 
 
-@pytest.mark.usefixtures("few_samples")
 @pytest.mark.parametrize(
     ("changes", "band"),
     [(["steps=200"], True), (["steps=201"], False), (["steps=100"], True), (["steps=201", "patience=3"], True)],
@@ -187,6 +185,7 @@ def test_a_long_run_shows_some_samples_and_the_last(small, tmp_path):
     assert shown == ["1", "6", "11", "16", "21", "23"]
 
 
+@pytest.mark.usefixtures("all_samples")
 def test_two_runs_side_by_side(small, tmp_path):
     run, data = small
     other = shutil.copytree(run, tmp_path / "other")
@@ -207,7 +206,6 @@ def test_two_runs_side_by_side(small, tmp_path):
     assert "other training 3.529 at step 204 small dev 1.529 at step 200 other dev 2.529 at step 204" in shown
 
 
-@pytest.mark.usefixtures("few_samples")
 def test_the_matching_row_of_table_3_is_shown(tmp_path, monkeypatch):
     run, data = make_run(tmp_path)
     change(run, "name: own", "name: wmt14-en-de")
@@ -223,7 +221,6 @@ def test_without_the_corpus_the_rest_is_shown(small, tmp_path, monkeypatch, caps
     assert "Loss" in shown
 
 
-@pytest.mark.usefixtures("few_samples")
 @pytest.mark.parametrize(
     ("language", "figure", "metrics"),
     [
@@ -259,7 +256,6 @@ def test_a_compared_run_lists_its_differences_and_generated_text_has_two_metrics
     assert _compared(files, first, None)["scores"] is None
 
 
-@pytest.mark.usefixtures("few_samples")
 def test_trees_are_scored_by_the_function_for_trees(tmp_path):
     run, data = make_run(tmp_path, "expect.paper_f1=91.3")
     change(run, "format: text", "format: trees")
@@ -284,7 +280,6 @@ def test_a_run_without_any_log(tmp_path):
     assert "No scored translations yet" in shown
 
 
-@pytest.mark.usefixtures("few_samples")
 def test_the_page_of_a_long_run_is_small_and_omits_values_that_are_not_finite(small, tmp_path):
     run, data = small
     lines = [json.dumps(record) for record in records(1_000_000, 50)]
@@ -300,7 +295,6 @@ def test_the_page_of_a_long_run_is_small_and_omits_values_that_are_not_finite(sm
     assert all(re.fullmatch(r"[0-9., ]+", path) for path in points)
 
 
-@pytest.mark.usefixtures("few_samples")
 def test_a_score_of_zero_is_a_point_of_its_curve(small, tmp_path):
     run, data = small
     counts = []
@@ -337,7 +331,6 @@ def test_words_that_differ_from_the_reference_are_marked():
     assert compared("the " * 300 + "end", "the " * 300 + "fin")[0] == (("the " * 300).strip(), True)
 
 
-@pytest.mark.usefixtures("few_samples")
 def test_commands_to_reproduce_a_run_with_its_corpus_at_the_default_path(tmp_path, monkeypatch):
     run, data = make_run(tmp_path / "a", "averaging.best=true")
     monkeypatch.chdir(tmp_path)

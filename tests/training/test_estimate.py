@@ -21,6 +21,7 @@ from nmt_cli.system.errors import StorageError
 from nmt_cli.training import estimate
 from nmt_cli.training.loss import LossModel
 from nmt_cli.transformer.directory import parameter_count
+from nmt_cli.transformer.hardware import choose_device
 
 Make = Callable[..., Recipe]
 BIG = schema.Model(d_model=1024, d_ff=4096, num_heads=16)
@@ -213,6 +214,7 @@ def test_without_a_corpus_a_dry_run_measures_random_sentences(
     out, err = capsys.readouterr()
     assert out == ""
     assert "numbers is not prepared" in err
+    assert f" 1 x {choose_device().type}, " in err
     assert re.search(r"time excludes +validation, checkpoints, corpus\.augment  ", err)
     assert shown(err, "parameters") == parameter_count(settings.model, 320)
     assert shown(err, "target tokens/s") > 0

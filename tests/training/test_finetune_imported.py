@@ -18,6 +18,7 @@ from nmt_cli.system.errors import MissingError
 from nmt_cli.training.metrics_log import read_records
 from nmt_cli.transformer.weights import load_model
 
+pytestmark = pytest.mark.usefixtures("few_samples")
 DATA = Path(__file__).parents[1] / "data" / "marian" / "ssru"
 
 

@@ -212,7 +212,7 @@ def test_a_run_that_cannot_save_at_a_signal_fails(lab: Lab, error: Exception) ->
         lab.train()
 
 
-@pytest.mark.parametrize("stops", [(1, 15), (14, 16), (29,)])
+@pytest.mark.parametrize("stops", [(1, 15, 29), (14, 16)])
 def test_a_run_stopped_anywhere_ends_with_the_same_bits(lab: Lab, stops: tuple[int, ...]) -> None:
     for stop in stops:
         with pytest.MonkeyPatch.context() as patch:
@@ -235,11 +235,11 @@ def test_a_run_that_gets_a_signal_in_its_last_step_is_finished(lab: Lab) -> None
 
 
 def test_a_run_extended_later_equals_a_longer_run(lab: Lab) -> None:
-    for steps in (12, 30):
+    for steps in (12, 20):
         assert lab.train(f"training.steps={steps}") == 0
         assert load_model(lab.run / "model").manifest["steps"] == [steps]
         assert stored_recipe(lab.run).training.steps == steps
-    assert lab.same()
+    assert lab.same(20)
 
 
 # ---- The end of a run ----

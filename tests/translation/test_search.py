@@ -121,7 +121,7 @@ def test_full_width_beam_search_equals_brute_force() -> None:
     length, best = 4, 5
     sequences = [list(s) for n in range(length) for s in itertools.product([1, 3, 4], repeat=n)]
     for seed in range(40):
-        model = model_of(seed, vocabulary=5)
+        model = model_of(seed, vocabulary=5, num_layers=1)
         source = sources_of(1, seed, vocabulary=5, longest=3)[0]
         penalty = {"alpha": 0.6 + seed % 3, "penalty_offset": (5.0, 0.0)[seed % 2]}
         how = options(beam=128, **penalty, extra_length=length - len(source), n_best=best)
@@ -142,7 +142,7 @@ def test_full_width_beam_search_equals_brute_force() -> None:
 def test_beam_search_equals_the_plain_search(beam: int, n_best: int, alpha: float, eos: float) -> None:
     how = options(beam=beam, alpha=alpha, extra_length=5, n_best=n_best)
     for seed, changes in enumerate([{}, {"norm": "pre"}, {"positions": "learned"}]):
-        model, sources = model_of(seed, eos=eos, **changes), sources_of(4, seed)
+        model, sources = model_of(seed, eos=eos, num_layers=1, **changes), sources_of(4, seed)
         plain = [plain_beam(model, source, how)[0] for source in sources]
         for engine, tolerance in SEARCHES:
             found = searched([model], sources, how, engine=engine, rows=5 * beam)
@@ -154,7 +154,7 @@ def test_beam_search_equals_the_plain_search(beam: int, n_best: int, alpha: floa
 
 @pytest.mark.parametrize(
     ("seed", "eos", "extra", "steps"),
-    [(4, 1.0, 50, [24, 3, 5, 6, 6]), (1, 1.4, 50, [54, 40, 56, 40, 56]), (4, 1.0, 4, [8, 3, 5, 5, 5])],
+    [(4, 1.0, 50, [24, 3, 5, 6, 6]), (1, 1.4, 50, [54, 40]), (4, 1.0, 4, [8, 3, 5, 5, 5])],
 )
 def test_search_stops_when_nothing_can_win_soon(
     seed: int, eos: float, extra: int, steps: list[int], monkeypatch: pytest.MonkeyPatch
@@ -167,7 +167,7 @@ def test_search_stops_when_nothing_can_win_soon(
     run = EngineSearch.run
     monkeypatch.setattr(EngineSearch, "run", lambda search, steps: taken.extend(search.segments) or run(search, steps))
     monkeypatch.setattr(engine_backend, "STEPS", 1)
-    for source, count in zip(sources_of(5, 2), steps, strict=True):
+    for source, count in zip(sources_of(len(steps), 2), steps, strict=True):
         ((_, ids),), expected = plain_beam(model, source, how)
         assert expected == count
         for engine in (False, True):
@@ -176,18 +176,17 @@ def test_search_stops_when_nothing_can_win_soon(
             assert (best.ids, len(taken)) == (ids, expected)
 
 
-@pytest.mark.parametrize(("dtype", "tolerance", "ties"), [(DOUBLE, 1e-10, 0), (torch.float32, 1e-4, 1)])
-def test_a_sentence_has_the_same_translation_in_any_batch(dtype: torch.dtype, tolerance: float, ties: int) -> None:
-    """Batches are small or large, and in any order. In float32, rounding may decide one tie differently."""
-    model, sources = model_of(3, dtype=dtype, eos=2), sources_of(50, 3, longest=14)
+def test_a_sentence_has_the_same_translation_in_any_batch() -> None:
+    """Batches are small or large, and in any order. tests/gpu/test_gpu.py compares searches in float32 with these."""
+    model, sources = model_of(3, eos=2), sources_of(25, 3, longest=14)
     how = options(extra_length=8)
-    alone = searched([model], sources, how, dtype, rows=4)
-    together = searched([model], sources, how, dtype, rows=256)
-    reverse = searched([model], sources[::-1], how, dtype, rows=40)[::-1]
+    alone = searched([model], sources, how, rows=4)
+    together = searched([model], sources, how, rows=256)
+    reverse = searched([model], sources[::-1], how, rows=40)[::-1]
     for others in (together, reverse):
         scores = [[h.score for (h,) in results] for results in (alone, others)]
-        assert scores[0] == pytest.approx(scores[1], abs=tolerance)
-        assert sum(a.ids != b.ids for (a,), (b,) in zip(alone, others, strict=True)) <= ties
+        assert scores[0] == pytest.approx(scores[1], abs=1e-10)
+        assert [h.ids for (h,) in others] == [h.ids for (h,) in alone]
 
 
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-10), (torch.float32, 1e-5)])
@@ -428,7 +427,7 @@ def test_a_long_source_does_not_widen_the_grids_of_short_ones(monkeypatch: pytes
 
 @pytest.mark.parametrize(("engine", "tolerance"), [(False, 1e-10), (True, 1e-4)])
 def test_samples_depend_on_the_seed_and_the_key_alone(engine: bool, tolerance: float) -> None:
-    model, sources = model_of(5), sources_of(60, 5)
+    model, sources = model_of(5, num_layers=1), sources_of(60, 5)
     draw = Sampling(temperature=1.3, top_k=12, top_p=0.95, seed=7)
     ways = [(1, draw), (50, draw), (384, replace(draw, seed=8)), (384, Sampling(top_k=1)), (384, None)]
     found = []
@@ -493,7 +492,7 @@ def test_scores_that_are_not_finite_end_the_search(constrained: bool) -> None:
 
 @pytest.mark.parametrize("engine", [False, True])
 def test_neighbors_with_other_options_are_searched_with_their_own(engine: bool) -> None:
-    model = model_of(3, eos=2)
+    model = model_of(3, eos=2, num_layers=1)
     ways = [options(2, extra_length=4, n_best=2), options(5, 1.5, 9), options(2, extra_length=4, alignments=True)]
     segments = [Segment(ids, ways[i % 5 % 3]) for i, ids in enumerate(sources_of(15, 5))]
     search = by_engine([engine_model(model)]) if engine else by_torch([model])

@@ -247,7 +247,7 @@ def test_the_backend_is_closed_with_its_translator(model: Path, monkeypatch: pyt
 def test_a_cancelled_text_is_not_searched(model: Path, gate: Gate) -> None:
     with Translator(model, workers=1) as translator:
         first = translator.submit("der Hund")
-        long, last = translator.submit(LONG * 20), translator.submit("rot")
+        long, last = translator.submit(LONG * 6), translator.submit("rot")
         long.cancel()
         with pytest.raises(UsageError, match="cancelled"):
             long.result()
