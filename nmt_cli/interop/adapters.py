@@ -1,6 +1,6 @@
 """A common interface to models of transformers, CTranslate2 and Marian, for comparison with our models.
 
-All token ids that methods take and return are ours, and every list of ids ends with EOS.
+The methods take and return token ids of our tokenizer. Every list of ids ends with EOS.
 """
 
 import contextlib
@@ -24,11 +24,12 @@ from nmt_cli.system.errors import DataError, printable
 
 BATCH = 32  # maximum sentences per batch
 OFFLINE = {"local_files_only": True, "trust_remote_code": False}
-MARIAN = "import sys, _pymarian; sys.exit(_pymarian.main(sys.argv[1:]))"  # for python -c: runs Marian's command line
+# Code for python -c that runs Marian's command line.
+MARIAN = "import sys, _pymarian; sys.exit(_pymarian.main(sys.argv[1:]))"
 MARIAN_OPTIONS = ("--cpu-threads", "1", "--quiet")
 PRE_NORM = (
-    "translations were not compared: with pre-norm, Marian normalizes keys and values in training and in scoring, but "
-    "Marian's decoder does not."
+    "translations were not compared, because with pre-norm, Marian normalizes keys and values in training and in "
+    "scoring, but not in decoding."
 )
 TokenIds = list[int]
 
@@ -36,18 +37,19 @@ TokenIds = list[int]
 class Adapter:
     """A model that another toolkit runs."""
 
-    beam: int | None = None  # the only beam size at which the toolkit searches as we do, or None for all sizes
-    # If set, the reason why translations are not compared: they may differ although token probabilities agree.
+    beam: int | None = None  # the toolkit searches as we do only at this beam size; None: at all sizes
+    # The reason why translations may differ although token probabilities agree, or "". If set, translations are not
+    # compared.
     difference = ""
 
     def check_tokenizer(self, tokenizer: Tokenizer, sources: list[str], targets: list[str], allowed: int = 0) -> None:
         """Raise DataError if the toolkit tokenizes more than `allowed` of these lines differently from `tokenizer`.
 
-        By default, nothing is checked.
+        The method of the base class checks nothing.
         """
 
     def translate(self, sources: list[TokenIds], beam: int, limit: int) -> Iterator[TokenIds]:
-        """Yield the best translation of each source, without length penalty. Cut off none before `limit` tokens."""
+        """Yield the best translation of each source, without length penalty. Allow at least `limit` tokens in each."""
         raise NotImplementedError
 
     def score(self, pairs: list[tuple[TokenIds, TokenIds]]) -> Iterator[list[float]]:
@@ -56,7 +58,7 @@ class Adapter:
 
 
 class Transformers(Adapter):
-    """A model directory of transformers. `id_maps` lists the model's id of each of our source and target tokens."""
+    """A model directory of transformers. `id_maps[side][i]` is the model's id of our token i (side 0: source)."""
 
     def __init__(self, directory: Path, id_maps: IdMaps) -> None:
         options = {
@@ -67,7 +69,7 @@ class Transformers(Adapter):
             **OFFLINE,
         }
         self.model, report = import_package("transformers").AutoModelForSeq2SeqLM.from_pretrained(directory, **options)
-        # Tensors that the files lack, except positions, which transformers can compute.
+        # Tensors that the files lack. Position embeddings are left out, because transformers can compute them.
         self.missing = [name for name in sorted(report["missing_keys"]) if "embed_positions" not in name]
         self.pad = id_maps[1][PAD]
         self.start = self.model.generation_config.decoder_start_token_id
@@ -127,7 +129,7 @@ class CTranslate2(Adapter):
     """A model directory of CTranslate2, on the CPU.
 
     `names` lists the model's source and target tokens in the order of our ids. `check_tokenizer` compares the
-    SentencePiece files `spm`, if any, with our tokenizer. If `ends_source` is true, sources must end with EOS. The
+    SentencePiece files `spm`, if any, with our tokenizer. If `ends_source` is true, pass sources with EOS. The
     `compute_type` "default" is the type of the stored weights. Translations begin with the token `prefix`, if any.
     """
 

@@ -13,7 +13,7 @@ from nmt_cli.system.errors import DataError, MissingError
 # The defaults in argostranslate/translate.py: beam 4, and scores divided by length ^ 0.2.
 DECODING = {"beam": 4, "alpha": 0.2, "penalty_offset": 0}
 MAX_CODES = 1 << 23  # maximum size of bpe.model in bytes; 100,000 merges take 2 MB
-SENTENCE = 40  # tokens; longer lines are split, because argostranslate translates sentence by sentence
+SENTENCE = 40  # tokens; split longer lines into sentences, because argostranslate splits every line
 
 
 def read_argos(path: Path) -> ForeignModel:
@@ -41,7 +41,7 @@ def _read_package(directory: Path) -> ForeignModel:
 
 
 def _tokenizers(directory: Path, languages: list[str], temporary: Path) -> list[Path]:
-    """Return the tokenizer files of source and target. Those made from bpe.model are written to `temporary`."""
+    """Return the tokenizer files of source and target. If there is only bpe.model, convert it to `temporary`."""
     if (directory / SENTENCEPIECE).is_file():
         return [directory / SENTENCEPIECE] * 2
     if not (directory / BPE).is_file():

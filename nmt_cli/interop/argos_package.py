@@ -41,7 +41,7 @@ ERRORS = (  # raised by zipfile for damaged archives
 
 
 def unpack(package: Path, out: Path, wanted: Sequence[str] = MEMBERS) -> None:
-    """Extract the wanted files to `out`, if they exist. Raise DataError if the package is not valid."""
+    """Extract the wanted files that the package contains to `out`. Raise DataError if the package is not valid."""
     try:
         with zipfile.ZipFile(package) as archive:
             members = _members(archive, package.stat().st_size)
@@ -58,7 +58,7 @@ def unpack(package: Path, out: Path, wanted: Sequence[str] = MEMBERS) -> None:
 
 
 def _members(archive: zipfile.ZipFile, size: int) -> dict[str, zipfile.ZipInfo]:
-    """Return the files to read, by name relative to the package's folder. Raise ValueError for an invalid archive."""
+    """Map names, relative to the package's folder, to the files to read. Raise ValueError if the archive is invalid."""
     infos = archive.infolist()
     names = [info.filename for info in infos]
     if len(names) > MAX_MEMBERS or len({*names}) < len(names):
@@ -76,16 +76,16 @@ def _members(archive: zipfile.ZipFile, size: int) -> dict[str, zipfile.ZipInfo]:
     for name, info in members.items():
         most = MAX_EXPANSION * size if name == WEIGHTS else artefact.MAX_JSON_BYTES
         if info.file_size > most:
-            raise ValueError(f"{name} would have {info.file_size:,} bytes when unpacked, which is too many")
+            raise ValueError(f"{name} would have {info.file_size:,} bytes when unpacked, more than the limit")
         if info.flag_bits & 1 or info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
-            raise ValueError(f"{name} is encrypted or compressed in an unusual way")
+            raise ValueError(f"{name} is encrypted, or compressed in an unusual way")
     return members
 
 
 def read_metadata(directory: Path) -> dict[str, str]:
     """Return from_code, to_code and target_prefix from metadata.json, with the codes that LibreTranslate uses.
 
-    Raise MissingError without metadata.json, and DataError if it is damaged or of a package that does not translate.
+    Raise MissingError without metadata.json. Raise DataError if it is damaged, or if its type is not "translate".
     """
     file = directory / METADATA
     metadata = artefact.read_json(file)
@@ -117,7 +117,7 @@ _DEFAULTS: dict[str, Any] = {"from_code": None, "to_code": None, "target_prefix"
 
 
 def metadata_of(package: Path) -> dict[str, str]:
-    """Return the language codes and the target prefix of a package, which is a file or an installed directory."""
+    """Return the language codes and the target prefix of a package file or of an installed directory."""
     if package.is_dir():
         return read_metadata(package)
     with tempfile.TemporaryDirectory() as temporary:

@@ -1,4 +1,4 @@
-"""Read CTranslate2's model.bin, which may be untrusted: memory use is bounded by the size of the file.
+"""Read CTranslate2's model.bin. A file may be untrusted, so its size limits the use of memory.
 
 For the layout, see CTranslate2, src/models/model.cc (`Model::load`) and python/ctranslate2/specs/model_spec.py. All
 integers are little-endian.
@@ -19,7 +19,7 @@ NEWEST = 6  # newest supported version of the format
 TYPES = ["<f4", "<i1", "<i2", "<i4", "<f2", "bfloat16"]  # files store an index into this list
 WIDTHS = [4, 1, 2, 4, 2, 2]  # bytes per number, for each of TYPES
 MAX_RANK, MAX_NAME = 4, 512
-MAX_VARIABLES = 100_000  # also the limit for aliases; even a model with 1,000 layers has fewer variables
+MAX_VARIABLES = 100_000  # maximum number of variables, and of aliases; a model with 1,000 layers has fewer
 INT16_SCALE = 1000.0  # scale of 16-bit weights in old files, which do not store the scale
 
 Array = npt.NDArray[Any]
@@ -65,7 +65,7 @@ class Binary:
         return array.reshape(shape)
 
     def weights(self, name: str) -> Array:
-        """Return a variable in float32. Divide 16-bit integers by a single scale, others by one per row."""
+        """Return a variable in float32. Divide 16-bit integers by one scale, and other integers by one per row."""
         array = self.values(name)
         if not self.variables[name].is_integer:
             return array.astype(np.float32)
@@ -74,17 +74,17 @@ class Binary:
             return array.astype(np.float32) / scale.reshape(-1, *[1] * (array.ndim - 1))
 
     def scale(self, name: str) -> Array:
-        """Return the scales of an integer variable: integer = weight x scale.
+        """Return the scales of an integer variable. Each of its integers is a weight times a scale.
 
-        If 16-bit integers have none, return INT16_SCALE. Otherwise, raise DataError if the scales are missing or do not
-        fit the variable.
+        If the file has no scale for 16-bit integers, return INT16_SCALE. Raise DataError if other integers have no
+        scales, or if the scales do not fit the variable.
         """
         variable, scale = self.variables[name], self.variables.get(f"{name}_scale")
         if scale is None and TYPES[variable.type] == "<i2":
             return np.full(1, INT16_SCALE, np.float32)
         count = 1 if TYPES[variable.type] == "<i2" or not variable.shape else variable.shape[0]
         if scale is None or scale.is_integer or scale.elements != count:
-            raise DataError(f"{self.path} is damaged: {printable(name, MAX_NAME)} has no scale for its integers")
+            raise DataError(f"{self.path} is damaged: {printable(name, MAX_NAME)} has no scales that fit its integers")
         return self.values(f"{name}_scale").astype(np.float32).flatten()
 
     def number(self, name: str, default: float) -> float:
@@ -135,7 +135,7 @@ class _Reader:
     def count(self, what: str) -> int:
         count = self.number("I")
         if count > MAX_VARIABLES:
-            raise ValueError(f"it would have {count:,} {what}")
+            raise ValueError(f"it would have {count:,} {what}, which is too many")
         return count
 
 
@@ -187,7 +187,7 @@ def _read_variable(reader: _Reader, name: str, version: int) -> Variable:
     if version >= 4:
         if code >= len(TYPES):
             raise ValueError(f"{name} has the unknown type {code}")
-    else:  # older files store bytes per number instead of the type, and the count of numbers instead of bytes
+    else:  # in older files, `code` is the number of bytes per element, and `size` is the number of elements
         if code not in (1, 2, 4):
             raise ValueError(f"{name} has numbers of {code} bytes")
         code = {4: 0, 1: 1, 2: 2}[code]

@@ -110,8 +110,9 @@ def _read_tokens(directory: Path, side: str) -> list[str]:
 def read_vocabularies(directory: Path, binary: Binary, config: dict[str, Any]) -> Vocabularies:
     """Return both vocabularies.
 
-    If both contain <pad>, and the decoder starts with <pad> but never produces it, use it as our PAD. Otherwise, rename
-    any <pad>, and add our PAD to each vocabulary, with the number of embedding rows as its id.
+    Use <pad> as our PAD if both vocabularies contain it, and if the decoder starts with it but never produces it.
+    Otherwise, rename any <pad>, and add our PAD to each vocabulary. The id of the added PAD is the number of rows of
+    the embedding matrix.
     """
     tokens = [_read_tokens(directory, "shared")] * 2
     if not tokens[0]:
@@ -134,12 +135,12 @@ def read_vocabularies(directory: Path, binary: Binary, config: dict[str, Any]) -
 
 
 def output_bias(binary: Binary) -> Array:
-    """Return the output biases by target token. The array is empty if there are none, and may lack the last tokens."""
+    """Return an array with the output bias of each target token. It may lack the last tokens, or be empty."""
     name = "decoder/projection/bias"
     return binary.weights(name).flatten() if name in binary.variables else np.zeros(0, np.float32)
 
 
 def is_never_produced(binary: Binary, number: int) -> bool:
-    """Return whether the output bias of the target token with this id excludes it from all translations."""
+    """Return whether the output bias keeps the target token with this id out of all translations."""
     bias = output_bias(binary)
     return bool(number < len(bias) and bias[number] <= NO_LOGIT / 2)

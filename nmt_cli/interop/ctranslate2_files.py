@@ -41,11 +41,11 @@ from nmt_cli.transformer.directory import parameter_count
 from nmt_cli.transformer.model import sinusoids
 from nmt_cli.transformer.weights import check_shapes
 
-OLDEST_REVISION, NEWEST_REVISION = 2, 7  # of the specification; revision 1 uses the names of OpenNMT-tf
+OLDEST_REVISION, NEWEST_REVISION = 2, 7  # of CTranslate2's specification; revision 1 has OpenNMT-tf's names
 ACTIVATIONS = {0: "relu", 2: "swish", 3: "gelu"}
 UNSUPPORTED_ACTIVATIONS = {1: "approximate gelu (tanh)", 4: "approximate gelu (sigmoid)", 5: "tanh", 6: "sigmoid"}
 MAX_LENGTH = 1024  # positions; CTranslate2 cuts off longer sources
-MAX_EXPANSION = 3  # maximum parameters per byte of the file; otherwise, aliases in a small file could fill the memory
+MAX_EXPANSION = 3  # maximum parameters per byte of the file, because aliases in a small file could fill the memory
 CLOSE = 1e-4  # positional encodings that differ by less count as equal
 # File names of the SentencePiece models of source and target, in order of preference.
 TOKENIZERS = [
@@ -61,7 +61,9 @@ def read_ctranslate2(directory: Path) -> ForeignModel:
         files = [directory / name for name in names if (directory / name).is_file()]
         if files:
             return read_with(directory, (files * 2)[:2], {})
-    raise MissingError(f"{directory} has no SentencePiece model. Copy it there as {TOKENIZERS[1][0]}")
+    raise MissingError(
+        f"{directory} has no SentencePiece model. Copy the model's tokenizer there as {TOKENIZERS[1][0]}"
+    )
 
 
 def read_with(directory: Path, files: list[Path], values: dict[str, Any]) -> ForeignModel:
@@ -102,9 +104,9 @@ def read_with(directory: Path, files: list[Path], values: dict[str, Any]) -> For
 
 @contextlib.contextmanager
 def _without_vocabulary_map(directory: Path) -> Iterator[Path]:
-    """Yield the model directory or, if it has a vocabulary map, a directory with links to all other files.
+    """Yield the model directory. If it contains a vocabulary map, yield a directory with links to the other files.
 
-    The comparison does not use the map, but CTranslate2 would load it, and may crash if it is damaged.
+    CTranslate2 would load the map, and may crash if the map is damaged. The comparison of translations does not use it.
     """
     if not os.path.lexists(directory / VMAP):
         yield directory
@@ -215,9 +217,9 @@ def _encodings(binary: Binary, side: str, length: int, d_model: int) -> Tensor:
 
 
 def _embedding(binary: Binary, side: str) -> Any:
-    """Return a matrix ("src", "tgt" or "output") in float32.
+    """Return the matrix of `side`, "src", "tgt" or "output", in float32.
 
-    Our model multiplies embeddings by sqrt(d_model). If CTranslate2 uses another factor, rescale them.
+    Our model multiplies embeddings by sqrt(d_model). If CTranslate2 uses another factor, rescale the embeddings.
     """
     module = {"src": "encoder/embeddings_0", "tgt": "decoder/embeddings", "output": "decoder/projection"}[side]
     shape_of(binary, f"{module}/weight", 2)
@@ -239,8 +241,8 @@ def convert(
 ) -> dict[str, Tensor]:
     """Convert the variables to our tensors. `layout` is from `model_settings`.
 
-    PAD is the first input of our decoder, so it gets the embedding of the token `start`, or zeros if the model starts
-    from a zero embedding.
+    The first input of our decoder is PAD. Therefore, PAD gets the embedding of the token `start`. It gets zeros if
+    CTranslate2's decoder starts from a zero embedding.
     """
     result = _embeddings(binary, settings, vocabularies, start)
     if settings.output_bias:
@@ -288,7 +290,7 @@ def _embeddings(binary: Binary, settings: schema.Model, vocabularies: Vocabulari
 
 
 def _check_bias(binary: Binary, name: str) -> None:
-    """Raise DataError unless a bias has one number per row of its weight. CTranslate2 does not check this."""
+    """Raise DataError if a bias and its weight differ in their number of rows. CTranslate2 does not check this."""
     if shape_of(binary, name, 1) != shape_of(binary, name.replace("/bias", "/weight"), 2)[:1]:
         raise DataError(f"{binary.path} is damaged: {name} does not fit its weight")
 
@@ -304,9 +306,9 @@ def _reordered(name: str, tensor: Tensor, order: Tensor) -> Tensor:
 
 
 def rounding(binary: Binary) -> str:
-    """Return a sentence about the rounding of 8-bit weights, or "" if there are no such weights.
+    """Return a sentence about the rounding of 8-bit weights. Return "" if there are no 8-bit weights.
 
-    The engine and CTranslate2 both scale each row so that its largest magnitude becomes 127, so the engine usually gets
+    The engine and CTranslate2 both scale the largest magnitude of each row to 127. Therefore, the engine usually gets
     the integers of the file. The sentence counts the rows that the file scales differently.
     """
     matrices = {variable.offset: name for name, variable in binary.variables.items() if variable.type == 1}

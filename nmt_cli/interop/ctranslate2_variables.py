@@ -43,14 +43,14 @@ FEATURES = {
     "softcapping": "logit soft-capping",
 }
 OFF = "alibi", "multi_query_attention"  # attributes that must be 0
-WITHOUT_EFFECT = (  # attributes that only matter with ALiBi, or that read_config checks
+WITHOUT_EFFECT = (  # attributes that matter only with ALiBi, or that read_config reads
     *("alibi_use_positive_positions", "scale_alibi", "unk_token", "bos_token", "eos_token"),
     *("with_source_bos", "with_source_eos", "with_target_bos", "user_decoder_start_tokens"),
 )
 
 
 def with_current_names(binary: Binary) -> Binary:
-    """Return the model with the variables of older revisions renamed as in the newest revision."""
+    """Rename variables of older revisions as in the newest revision, and return the model."""
     variables = dict(binary.variables)
     for name in ("num_heads", "pre_norm", "activation"):
         if (variable := variables.pop(name, None)) is not None:
@@ -69,9 +69,9 @@ def with_current_names(binary: Binary) -> Binary:
 
 
 def check_features(binary: Binary) -> None:
-    """Raise DataError if a variable is unknown, belongs to a feature that our model lacks, or is out of range.
+    """Raise DataError if our model does not support a variable, or if its value is out of range.
 
-    Attributes of such features are allowed if they turn the feature off or have no effect.
+    An attribute of a feature that our model lacks is allowed if it turns the feature off or has no effect.
     """
     known = {name for _, name in modules(binary)}
     known |= {f"{side}/{end}" for side in ("encoder", "decoder") for end in ("num_heads", "pre_norm", "activation")}

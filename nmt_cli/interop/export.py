@@ -31,19 +31,21 @@ from nmt_cli.translation.stored_models import directions_of
 from nmt_cli.translation.translator import Translator
 
 LIBRARIES = {"hf": "transformers", "ctranslate2": "ctranslate2", "argos": "ctranslate2"}
-WEIGHTS = {"argos": "int8"}  # default type of the weights by target; float32 for the others
+WEIGHTS = {"argos": "int8"}  # target -> default type of its weights; float32 for other targets
 DEV_LINES = 100  # number of lines of the dev set to compare if the user names no file
 
 
 def export(model: Path, target: str, out: Path, quantization: str | None, file: Path | None) -> int:
     """Write a model for "hf", "ctranslate2" or "argos" to `out`, and compare its translations of a file with ours.
 
-    `out` is a new directory or, for "argos", a new package file. If `file` is None, translate the first dev lines of
-    the model's corpus. Returns the exit code. Raises DataError, and keeps nothing, if float32 results differ.
+    `out` is a new directory or, for "argos", a new package file. If `file` is None, translate the first lines of the
+    corpus's dev set. Return the exit code. If float32 results differ, raise DataError and keep nothing.
     """
     weights = quantization or WEIGHTS.get(target, "float32")
     if target == "hf" and weights != "float32":
-        raise UsageError("--quantization requires --to ctranslate2 or argos: transformers quantizes when loading")
+        raise UsageError(
+            "--quantization requires --to ctranslate2 or argos, because transformers quantizes when loading"
+        )
     if target == "argos" and out.suffix != ARGOS:
         raise UsageError(f"--out must be a file NAME{ARGOS}, not {out}")
     for name in ("transformers", LIBRARIES[target]):
@@ -66,7 +68,8 @@ def export(model: Path, target: str, out: Path, quantization: str | None, file: 
         raise DataError(f"{file or 'the dev text'} has no line of 1 to {longest - 1} tokens to verify the export with")
     lines = {i: texts[i] for i in sizes}
     length = round(statistics.median(sizes.values()))
-    # The libraries divide scores by length ** penalty. At the median length, this divisor grows as fast as ours.
+    # The libraries divide scores by length ** penalty. At the median length, this divisor grows at the same relative
+    # rate as ours.
     penalty = round(recipe.decoding.alpha * length / (recipe.decoding.penalty_offset + length), 2)
     manifest = {"target": target, "quantization": weights}
     with _staged(out, target, recipe, manifest) as stage:
@@ -108,7 +111,7 @@ def _staged(out: Path, target: str, recipe: schema.Recipe, manifest: dict[str, A
 
 
 def comparison_lines(recipe: schema.Recipe, file: Path | None, model: Path) -> tuple[list[str], list[str]]:
-    """Return normalized lines to translate, and references if the lines are from the dev set instead of `file`."""
+    """Return the normalized lines of `file`. If it is None, return lines and references of the dev set."""
     if file is not None:
         if not file.is_file():
             raise MissingError(f"no file {file}")

@@ -16,11 +16,11 @@ UNNAMED = {"src": "src", "tgt": "tgt"}  # language codes for a model whose files
 
 @dataclass(frozen=True)
 class ForeignModel:
-    """A model of another toolkit, converted to our tensors, whose names and shapes `engine/layout.py` defines."""
+    """A model of another toolkit, converted to our tensors. `engine/layout.py` defines their names and shapes."""
 
     tensors: dict[str, Tensor]
     recipe: schema.Recipe
-    tokenizers: list[bytes]  # our tokenizer files: one for both languages, or source and target
+    tokenizers: list[bytes]  # contents of our tokenizer files: one for both languages, or one for each
     weight_files: list[Path]  # their hashes are stored in the manifest
     adapter: Adapter | None  # runs the model for comparison; None if its toolkit is not installed
     note: str = ""  # a sentence to add to the report
@@ -29,7 +29,7 @@ class ForeignModel:
 
 
 def sizes_of(d_model: int, heads: int, layers: tuple[int, int]) -> dict[str, Any]:
-    """Return a recipe's sizes for a model whose heads split d_model. `layers` counts encoder and decoder layers."""
+    """Return a recipe's sizes. Each head has d_model / heads channels. `layers` counts encoder and decoder layers."""
     sizes = {"num_layers": layers[0], "d_model": d_model, "num_heads": heads}
     sizes |= {"d_k": d_model // heads, "d_v": d_model // heads}
     return sizes if layers[0] == layers[1] else {**sizes, "encoder_layers": layers[0], "decoder_layers": layers[1]}

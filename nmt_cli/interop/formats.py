@@ -1,4 +1,4 @@
-"""Recognize models of other toolkits by their files. Every command imports this module: import nothing large here."""
+"""Recognize models of other toolkits by their files. Every command imports this module, so import nothing large."""
 
 import hashlib
 import re
@@ -12,7 +12,7 @@ PAIR = re.compile(r"\.([a-z]{2})([a-z]{2})\.")  # the languages in a file name o
 METADATA, BINARY = "metadata.json", "model.bin"
 MARIAN_MAGIC = (1).to_bytes(8, "little")  # the version number at the beginning of Marian's binary models
 PACKED = (".gz", ".zst")  # suffixes of the compressed files in which Mozilla offers Firefox models
-MAX_EXPANSION = 20  # maximum ratio of the unpacked to the packed size of a file; for weights it is about 1.3
+MAX_EXPANSION = 20  # maximum ratio of the unpacked to the packed size of a file; about 1.3 is usual for weights
 
 
 def is_argos_package(path: Path) -> bool:
@@ -27,7 +27,7 @@ def has_ctranslate2_model(path: Path) -> bool:
 
 
 def files_like(directory: Path, pattern: str) -> list[Path]:
-    """Return the files whose names match a pattern, optionally followed by a suffix in PACKED, sorted by name.
+    """Return the files whose names match a pattern, sorted by name. After the pattern, a suffix in PACKED may follow.
 
     If a file exists both packed and unpacked, return only the unpacked one.
     """

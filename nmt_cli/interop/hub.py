@@ -16,9 +16,9 @@ WEIGHT_FILES = ["model*.safetensors"], ["pytorch_model*.bin"], ["*.npz", "*.yml"
 
 
 def download(name: str) -> Path:
-    """Download OWNER/NAME or OWNER/NAME@REVISION, and return the directory, which is named after the commit.
+    """Download OWNER/NAME or OWNER/NAME@REVISION, and return the directory. Its name is the commit's hash.
 
-    Without a network, returns an earlier download. Raises DownloadError if there is none or the download fails.
+    Without a network, return an earlier download. Raise DownloadError if there is none, or if the download fails.
     """
     import huggingface_hub
 
@@ -42,13 +42,15 @@ def download(name: str) -> Path:
             raise
         reason = str(error).strip().partition("\n")[0]
         reason = f"{reason}. {models_here()}".rstrip()
-        raise DownloadError(f"no directory {name} here, and it cannot be downloaded from the hub: {reason}") from None
+        raise DownloadError(
+            f"no directory {name} here, and the model cannot be downloaded from the hub: {reason}"
+        ) from None
     say(f"{repository} at commit {directory.name}, license: {license_of(directory)}")
     return directory
 
 
 def license_of(directory: Path) -> str:
-    """Return the license named in the model card (README.md) of a repository, or a note that none is named."""
+    """Return the license that a repository's model card (README.md) names. If it names none, return a note."""
     from nmt_cli.recipe import yaml_file  # imports PyYAML
 
     card = directory / "README.md"

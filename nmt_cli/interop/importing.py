@@ -43,12 +43,12 @@ FORMATS: list[tuple[Callable[[Path], bool], Callable[[Path], ForeignModel]]] = [
 def import_model(source: Path | str, out: Path, src: str | None = None, tgt: str | None = None) -> Path:
     """Convert a model of another toolkit to the new model directory `out`, and return `out`.
 
-    `source` is an Argos package, a model directory of CTranslate2, transformers or Marian, or OWNER/NAME or
-    OWNER/NAME@REVISION on the hub. `src` and `tgt` replace the languages that its files name. Files of CTranslate2 and
-    Marian name no languages, except in Firefox's file names.
+    `source` is an Argos package, a model directory of CTranslate2, transformers or Marian, or a model on the hub
+    (OWNER/NAME, with or without @REVISION). `src` and `tgt` replace the languages that the model's files name. Files of
+    CTranslate2 and Marian name no languages, but Firefox's file names do.
 
-    If the other toolkit is installed, the results of both models are compared. If they differ, DataError is raised, and
-    nothing is written. If the toolkit is not installed, `out` is written without verification.
+    If the other toolkit is installed, compare the results of both models. If the results differ, raise DataError and
+    write nothing. If the toolkit is not installed, write `out` without verification.
     """
     if out.exists():
         raise OutputError(f"{out} exists already. Choose another --out")
@@ -84,7 +84,7 @@ def import_model(source: Path | str, out: Path, src: str | None = None, tgt: str
         seen = {"seen_tokens": foreign.seen_tokens} if foreign.seen_tokens else {}
         manifest = {"imported": name, "weights": weights, "proof": proof, "steps": [], **seen}
         found = foreign.shortlist
-        if found is None and (directory / VMAP).is_file():  # read it before saving: if damaged, save no model
+        if found is None and (directory / VMAP).is_file():  # read the map first: if it is damaged, save no model
             found = read_vocabulary_map(directory / VMAP, tokenizer)
         save_model(out, foreign.tensors, recipe, tokenizer_file, manifest)
         if found:
@@ -116,11 +116,11 @@ def import_cached(name: str) -> Path:
 def verify_import(model: Transformer, tokenizer: Tokenizer, recipe: schema.Recipe, adapter: Adapter | None) -> str:
     """Compare the tokens, log-probabilities and translations of both models on random text, and return a report.
 
-    Raises DataError if they differ or cannot be computed. If `adapter` is None, nothing is compared, and the report
-    states this.
+    Raise DataError if the results differ or cannot be computed. If `adapter` is None, compare nothing, and return a
+    sentence that gives the reason.
     """
     if adapter is None:
-        return "The import was not verified, because its toolkit (pymarian or ctranslate2) is not installed."
+        return "The import was not verified, because the model's toolkit (pymarian or ctranslate2) is not installed."
     sources = _random_lines(tokenizer)
     targets = _random_lines(tokenizer.target)
     tags = [
@@ -131,8 +131,8 @@ def verify_import(model: Transformer, tokenizer: Tokenizer, recipe: schema.Recip
     if tags:
         adapter.check_tokenizer(tokenizer, tags, [])
     lines = [*sources, *(f"{tag} {line}" for tag, line in zip(tags, sources, strict=False))]
-    # Allow some lines to differ: if the .spm file has a token that vocab.json lacks, the other toolkit returns <unk>
-    # for it, whereas our tokenizer splits it into shorter tokens.
+    # Allow some lines to differ. If the .spm file has a token that vocab.json lacks, the other toolkit returns <unk>
+    # for this token, but our tokenizer splits it into shorter tokens.
     adapter.check_tokenizer(tokenizer, lines, targets, allowed=LINES // 2)
     try:
         translator = Translator.of(model, tokenizer, recipe, torch.float32)
@@ -146,6 +146,6 @@ def _random_lines(side: Tokenizer) -> list[str]:
     texts = side.decode([[i] for i in range(side.vocabulary_size)])
     known = [i for i, ids in enumerate(side.encode(texts)) if ids and UNK not in ids and not side.language(ids)]
     if not known:
-        raise DataError("the tokenizer does not fit the vocabulary: it encodes no token without <unk>")
+        raise DataError("the tokenizer does not fit the vocabulary: the encoding of every token contains <unk>")
     choices = torch.randint(len(known), (LINES, TOKENS), generator=torch.Generator().manual_seed(1)).tolist()
     return [normalize(line) for line in side.decode([[known[k] for k in row] for row in choices])]

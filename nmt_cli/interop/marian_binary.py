@@ -1,4 +1,4 @@
-"""Read Marian's binary models (.bin), which may be untrusted: memory use is bounded by the size of the file.
+"""Read Marian's binary models (.bin). A file may be untrusted, so its size limits how much memory reading it takes.
 
 Layout, little-endian (marian-dev, src/common/binary.cpp):
 - u64: version 1
@@ -9,8 +9,8 @@ Layout, little-endian (marian-dev, src/common/binary.cpp):
 - u64: number of padding bytes, followed by these bytes
 - all data
 
-Except for embeddings, 8-bit matrices of shape [inputs, outputs] are stored as [outputs][inputs]. The float32 after an
-8-bit matrix is its multiplier: weight = byte / multiplier.
+Marian transposes 8-bit matrices, except embeddings: it stores the shape [inputs, outputs] as [outputs][inputs]. Each
+8-bit matrix has a float32 multiplier, stored after the matrix: weight = byte / multiplier.
 """
 
 import math
@@ -25,7 +25,8 @@ from nmt_cli.system.errors import DataError, printable
 
 MAX_ITEMS, MAX_NAME, MAX_DIMENSIONS = 10_000, 1000, 4
 TEXT, FLOAT32 = 0x101, 0x404  # type numbers of items
-# Two type numbers for the same layout: that of the fork of Marian that makes Firefox's models, and that of Marian.
+# Type numbers of 8-bit items. The fork of Marian that makes Firefox's models uses the first number, and Marian itself
+# uses the second one. The layout is the same.
 INT8 = 0x4101, 0x10001
 OTHER_TYPES = {0x202: "int16", 0x204: "float16", 0x408: "float64", 0x4102: "intgemm16", 0x10002: "intgemm16"}
 EMBEDDING = "Wemb"  # suffix of the names of embedding matrices, which are not transposed
@@ -34,8 +35,8 @@ EMBEDDING = "Wemb"  # suffix of the names of embedding matrices, which are not t
 def read_items(file: Path) -> tuple[dict[str, Array], bool]:
     """Return the arrays of a binary model by name, and whether any of them are stored in 8 bits.
 
-    Numbers are converted to float32, and text is returned as int8. Raises DataError if the file is damaged or has items
-    of other types, such as float16 or 8-bit layouts that are specific to a CPU.
+    Converts numbers to float32, and returns text as int8. Raises DataError if the file is damaged, or if the type of an
+    item is not supported, such as float16 or an 8-bit layout for one kind of CPU.
     """
     data = read_unpacked(file)
     try:
@@ -47,7 +48,7 @@ def read_items(file: Path) -> tuple[dict[str, Array], bool]:
 def _read(data: bytes) -> tuple[dict[str, Array], bool]:
     version, count = struct.unpack_from("<2Q", data)
     if version != 1 or count > min(MAX_ITEMS, len(data) // 32):
-        raise ValueError(f"it would have version {version} and {count:,} items")
+        raise ValueError(f"its header claims version {version} and {count:,} items")
     headers = list(struct.iter_unpack("<4Q", data[16 : 16 + 32 * count]))
     at = 16 + 32 * count
     names = []
@@ -66,7 +67,7 @@ def _read(data: bytes) -> tuple[dict[str, Array], bool]:
     if len({*names}) < len(names):
         raise ValueError("a name occurs twice")
     if at + sum(size for *_, size in headers) != len(data):
-        raise ValueError(f"its items do not fill its {len(data):,} bytes")
+        raise ValueError(f"the sizes of its items do not add up to its {len(data):,} bytes")
     arrays = {}
     for name, shape, (_, kind, _, size) in zip(names, shapes, headers, strict=True):
         arrays[name] = _array(name, kind, shape, data[at : at + size])

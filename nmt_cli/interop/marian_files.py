@@ -2,8 +2,8 @@
 
 Such a directory contains vocabularies (.yml or .spm) and a model file (.npz or .bin), which also contains the options.
 The models of Firefox have the same format, with file names such as model.ende.intgemm.alphas.bin and vocab.ende.spm.
-Tensors are first renamed as in Hugging Face transformers, and then as in our models. For the options, see marian-dev,
-src/models/transformer.h.
+The tensors first get the names that they would have in Hugging Face transformers, and then those of our models. For the
+meaning of the options, see marian-dev, src/models/transformer.h.
 """
 
 import re
@@ -28,7 +28,7 @@ from nmt_cli.system.errors import DataError, MissingError, UsageError
 from nmt_cli.transformer.weights import check_shapes
 
 OPTIONS = f"{TEXT_PREFIX}model.yml"  # name of the array that contains the options as YAML
-MAX_LENGTH = 512  # positions; Marian itself has no limit
+MAX_LENGTH = 512  # maximum positions of the imported model; Marian has no limit
 MAX_YAML_BYTES, MAX_YAML_VALUES = 1 << 25, 2_100_000  # enough for a vocabulary of a million tokens
 Options = dict[str, Any]  # the values are text, lists of text, or mappings
 # For each option, the values that our model supports. The first is Marian's default.
@@ -93,13 +93,13 @@ def read_marian(directory: Path) -> ForeignModel:
     recipe = _with_pair(recipe_of(tensors, options, vocabularies), file)
     ours = from_transformers(tensors, recipe.model, id_maps, id_maps[1][0], directory)
     check_shapes(ours, recipe.model, len(id_maps[1]), file)
-    # With 8-bit weights, Marian would round the activations, and it cannot read packed files. So in both cases, give it
-    # float32 weights for the comparison.
+    # Marian would round the activations of a model with 8-bit weights, and it cannot read packed files. In both cases,
+    # give Marian float32 weights for the comparison.
     float32_model = {OPTIONS: arrays[OPTIONS], **weights} if eight_bits or file.suffix in PACKED else None
     adapter = Marian(file, vocabularies, recipe.model.norm, float32_model) if find_spec("_pymarian") else None
     lexicons = files_like(directory, "lex.*.bin")
     shortlist = read_lexicon(lexicons[0], id_maps) if lexicons else None
-    note = "Its 8-bit weights were converted to float32 for the comparison." if eight_bits and adapter else ""
+    note = "The 8-bit weights were converted to float32 for the comparison." if eight_bits and adapter else ""
     return ForeignModel(ours, recipe, tokenizers, [file], adapter, note, shortlist=shortlist)
 
 
@@ -146,7 +146,7 @@ def find_files(directory: Path) -> tuple[Path, list[Path]]:
 
 
 def _file_names(value: Any) -> list[str]:
-    """Return the file names in a list of paths, without nulls. As in Marian, a single path stands for a list of one."""
+    """Return the last component of each path in a list. Leave out nulls. As in Marian, a string is a list of one."""
     paths = value if isinstance(value, list) else [value]
     return [Path(each).name for each in paths if isinstance(each, str) and each.lower() not in ("", "~", "null")]
 
@@ -154,7 +154,7 @@ def _file_names(value: Any) -> list[str]:
 def parse_yaml(data: bytes, source: Path) -> Any:
     """Return the mapping in YAML (options or a vocabulary). Raise DataError if it is too large or not a mapping."""
     if len(data) > MAX_YAML_BYTES:
-        raise DataError(f"{source} is too large for YAML: {MAX_YAML_BYTES:,} bytes at most")
+        raise DataError(f"{source} contains too much YAML: more than {MAX_YAML_BYTES:,} bytes")
     try:
         return yaml_file.parse_mapping(data, source, MAX_YAML_VALUES)
     except UsageError as error:
@@ -179,7 +179,7 @@ def _norms(options: Options) -> tuple[str, str, str]:
 
 
 def check_options(options: Options, source: Path) -> None:
-    """Raise DataError if a required option is not a valid number, or if there are options that we do not support."""
+    """Raise DataError if a required option is not a valid number, or if we do not support the value of an option."""
     for key, least in REQUIRED.items():
         value = options.get(key, "missing")
         if not (_is_number(value) and int(value) >= least):
@@ -227,8 +227,8 @@ def _layer_tensors(options: Options) -> Iterator[tuple[str, str, bool]]:
 def rename_tensors(tensors: dict[str, Tensor], options: Options, source: Path) -> dict[str, Tensor]:
     """Return Marian's tensors with their names and shapes in transformers.
 
-    Embeddings get an additional row of zeros, which is the first input of the decoder. Raises DataError if a tensor is
-    missing or unknown.
+    Adds a row of zeros to each embedding matrix, because Marian's decoder starts from a zero embedding. Raises
+    DataError if a tensor is missing or unknown.
     """
     unused = dict(tensors)
 
@@ -260,9 +260,9 @@ def read_vocabularies(directory: Path, files: list[Path], sizes: list[int]) -> t
     """Return both vocabularies in the order of our ids, and our SentencePiece models.
 
     A .spm file, which may be packed, is both a vocabulary and a SentencePiece model. If the vocabularies are .yml
-    files, the SentencePiece models are source.spm and target.spm. For each vocabulary, `sizes` gives the number of
-    Marian's embeddings. This number becomes the id of our token <pad>, which is added to the vocabulary. A <pad> in
-    Marian's vocabulary is renamed and remains an ordinary token.
+    files, the SentencePiece models are source.spm and target.spm. `sizes` gives the number of Marian's embeddings
+    for each vocabulary. Our token <pad> is added to the vocabulary, with this number as its id. A <pad> in Marian's
+    vocabulary is renamed and remains an ordinary token.
     """
     vocabularies = []
     for file, size in zip(files, sizes, strict=True):

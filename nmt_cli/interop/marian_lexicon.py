@@ -1,15 +1,16 @@
 """Read Marian's binary shortlists (lex.50.50.ende.s2t.bin), which are part of Firefox's models.
 
-A shortlist contains frequent target tokens, which may occur in every translation, and for each source token a list of
-further ones that may translate it.
+A shortlist contains the frequent target tokens, which may occur in every translation. For each source token, it lists
+other target tokens that may translate this source token.
 
 Layout, little-endian (marian-dev, src/data/shortlist.cpp):
-- six u64: magic number, checksum, number of frequent tokens (the first ones of the vocabulary), length of the longest
-  list, number of offsets, number of entries
-- the offsets, as u64: one per source token, and one more
+- six u64: magic number, checksum, number of frequent tokens (which have the lowest ids), length of the longest list,
+  number of offsets, number of entries
+- the offsets, as u64: the index of the first entry of each source token's list, and the end of the last list
 - the entries of all lists, as u32
 
-Firefox's files may lack the last one to three offsets. Tokens without offsets have no list.
+In Firefox's files, up to three offsets may be missing at the end. A source token has a list only if the file contains
+the offsets of both ends of the list.
 """
 
 import struct
@@ -27,11 +28,11 @@ HEADER = struct.Struct("<6Q")
 
 
 def read_lexicon(file: Path, id_maps: IdMaps) -> Shortlist:
-    """Return a shortlist in our ids. `id_maps` lists Marian's ids of our source and target tokens.
+    """Return a shortlist with our ids. `id_maps` lists Marian's ids of our source and target tokens.
 
-    Raises DataError if sizes, offsets or ids are invalid. The length of the longest list and the checksum, a hash of
-    Marian's own design, are not checked. As in Marian, if source and target share a vocabulary, the list of each token
-    includes the token itself.
+    As in Marian, if source and target share a vocabulary, the list of each token includes the token itself. Raises
+    DataError if sizes, offsets or ids are invalid. Two values are not checked: the length of the longest list, and the
+    checksum, which is a hash of Marian's own design.
     """
     data = read_unpacked(file)
     header = HEADER.unpack(data[: HEADER.size]) if len(data) >= HEADER.size else (0,) * 6

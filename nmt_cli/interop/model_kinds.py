@@ -22,7 +22,7 @@ class Kind(NamedTuple):
 
     name: str
     detect: Callable[[Path], bool]  # tells whether a file or directory is a model of this kind
-    describe: Callable[[Path], StoredModel | None]  # returns None for a parser, which does not translate
+    describe: Callable[[Path], StoredModel | None]  # returns None for a model that outputs trees, not translations
 
 
 def kind_of(path: Path) -> Kind | None:
@@ -31,7 +31,7 @@ def kind_of(path: Path) -> Kind | None:
 
 
 def _describe_or_warn(path: Path) -> StoredModel | None:
-    """Describe the model at a path. Return None if there is no model, or a parser.
+    """Describe the model at a path. Return None if there is no model, or if the model does not translate.
 
     If the model is damaged or does not name its languages, warn and return None.
     """
@@ -72,10 +72,10 @@ def list_models(paths: Sequence[Path]) -> list[StoredModel]:
 
 
 def named_and_found(paths: Sequence[Path]) -> tuple[tuple[Path, ...], tuple[StoredModel, ...]]:
-    """Return the model directories among the paths, and the models found inside the paths that are not models.
+    """Return the directories of the paths that are models, and the models directly inside the other paths.
 
-    A server loads the model directories when it starts, and the models inside other paths on demand. A path without any
-    model is returned as a model directory, so that the server raises an error when it opens the path.
+    A server loads the directories when it starts, and the models inside other paths on demand. A path without a model
+    that translates is returned among the directories, so that the server raises an error when it opens the path.
     """
     named = list[Path]()
     found = list[StoredModel]()
@@ -102,7 +102,7 @@ def _nmt_directory(path: Path) -> Path | None:
 def _describe_nmt(path: Path) -> StoredModel | None:
     directory = _nmt_directory(path)
     assert directory
-    has_model_json = (directory / MODEL_JSON).is_file()  # models of nmt 0.1 contain only a recipe
+    has_model_json = (directory / MODEL_JSON).is_file()  # models of nmt 0.1 have a recipe instead
     config = read_model_json(directory / MODEL_JSON) if has_model_json else open_model(directory).config
     if config.output != "text":
         return None
@@ -129,7 +129,7 @@ def _describe_firefox(path: Path) -> StoredModel | None:
 
 
 def _foreign(path: Path, kind: str, direction: Direction) -> StoredModel:
-    """Describe another program's model, which is imported on first use. Its parameter count is unknown, so pass 0."""
+    """Describe another program's model, which is imported when first opened. Set its unknown parameter count to 0."""
     files = [path] if path.is_file() else [file for file in path.rglob("*") if file.is_file()]
     return StoredModel(path, kind, (direction,), sum(file.stat().st_size for file in files), 0, partial(imported, path))
 

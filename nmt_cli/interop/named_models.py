@@ -1,4 +1,4 @@
-"""Resolve the models that a user names: directories, models of other toolkits, or OWNER/NAME on the hub."""
+"""Find the directory of a model that a user names: our model, one of another toolkit, or OWNER/NAME on the hub."""
 
 import os
 import subprocess
@@ -16,10 +16,11 @@ PACKAGE = Path(__file__).parents[2]  # the directory that contains the package n
 
 
 def model_directories(models: Sequence[Path]) -> tuple[Path, ...]:
-    """Return the directories of the models. Without `models`, use $NMT_MODEL, if set, and log it.
+    """Return the directories of the models. If there are none, use the model in $NMT_MODEL, if it is set, and print it.
 
-    A model of CTranslate2, Argos or Firefox is imported into the cache, and imported again only if its files change.
-    OWNER/NAME is imported from the hub unless the directory OWNER exists, or OWNER is "runs" or "models".
+    A model of Argos or CTranslate2, or a binary model of Marian, such as Firefox's, is imported into the cache. It is
+    imported again only if its files change. OWNER/NAME is a local path if OWNER is "runs", "models" or an existing
+    directory. Otherwise, it is imported from the hub.
     """
     if not models and (default := os.environ.get("NMT_MODEL")):
         say(f"model: {default}")
@@ -45,7 +46,8 @@ def _directory_of(model: Path) -> Path:
 def imported(model: Path) -> Path:
     """Return the cache directory of a local model of another toolkit. The first call imports the model.
 
-    A separate process imports it, because PyTorch takes more memory than most models and does not release it.
+    The import runs in a separate process, because PyTorch takes more memory than most models and never releases that
+    memory.
     """
     directory = cache_directory() / content_key(model)
     if artefact.present(directory):

@@ -1,4 +1,4 @@
-"""Read .npz archives, which may be untrusted: memory use is bounded by the size of the file."""
+"""Read .npz archives. A file may be untrusted, so its size limits how much memory reading it takes."""
 
 import math
 import zipfile
@@ -49,7 +49,7 @@ def _read_array(stream: Any, member: zipfile.ZipInfo) -> Array:
         raise ValueError(f"{member.filename} has no valid .npy header") from None
     size = math.prod(shape) * dtype.itemsize
     if dtype.kind not in "iuf" or min(shape, default=0) < 0 or stream.tell() + size != member.file_size:
-        raise ValueError(f"{member.filename} claims the shape {shape} of {dtype} in {member.file_size:,} bytes")
+        raise ValueError(f"{member.filename} claims the shape {shape} and type {dtype} in {member.file_size:,} bytes")
     data = stream.read(size + 1)  # reading past the end makes zipfile verify the checksum
     array = np.frombuffer(data, dtype).reshape(shape, order="F" if fortran_order else "C")
     return array if TEXT_PREFIX in member.filename else array.astype(np.float32)

@@ -22,7 +22,7 @@ JSON_FILES = (
     *("config.json", "vocab.json", "target_vocab.json", "tokenizer_config.json", "generation_config.json"),
     *("special_tokens_map.json", "added_tokens.json"),
 )
-ACTIVATIONS = {"relu": "relu", "swish": "swish", "silu": "swish", "gelu": "gelu"}  # theirs -> ours
+ACTIVATIONS = {"relu": "relu", "swish": "swish", "silu": "swish", "gelu": "gelu"}  # name in transformers -> ours
 
 
 def read_transformers(directory: Path) -> ForeignModel:
@@ -58,7 +58,7 @@ def read_transformers(directory: Path) -> ForeignModel:
 
 
 def weight_files(directory: Path) -> list[Path]:
-    """Return the weight files: safetensors if there are any, otherwise pickles. Either may consist of several files."""
+    """Return the weight files: safetensors if there are any, otherwise pickles. Both may consist of many files."""
     for name in (SAFETENSORS, PICKLE):
         if (directory / name).is_file():
             return [directory / name]
@@ -71,13 +71,13 @@ def weight_files(directory: Path) -> list[Path]:
             if missing := [part for part in parts if not part.is_file()]:
                 raise MissingError(f"no file {missing[0]}, which {index.name} names")
             return parts
-    raise MissingError(f"{directory} has no weights: neither {SAFETENSORS} nor {PICKLE} nor Marian's *.npz or *.bin")
+    raise MissingError(f"{directory} has no weights: no {SAFETENSORS}, no {PICKLE}, and no .npz or .bin file of Marian")
 
 
 def _read_config(directory: Path, weight_bytes: int) -> Any:
-    """Return the configuration. Raise DataError if it has a feature that our model lacks, or implausible sizes.
+    """Return the configuration. Raise DataError if our model lacks one of its features, or if its sizes are too large.
 
-    transformers allocates tensors of these sizes, so implausible ones could exhaust memory.
+    transformers allocates tensors of these sizes. The weight files must have at least one byte per parameter.
     """
     transformers = import_package("transformers")
     if missing := [name for name in REQUIRED if not (directory / name).is_file()]:
@@ -129,7 +129,7 @@ def read_vocabulary(file: Path, size: int, config: Any) -> ForeignIds:
         raise MissingError(f"no file {file}, which separate_vocabs in tokenizer_config.json requires")
     ids = in_our_order(artefact.read_json(file), size, file)
     if (ids["<pad>"], ids["</s>"]) != (config.pad_token_id, config.eos_token_id):
-        raise DataError(f"{file} and config.json number <pad> and </s> differently")
+        raise DataError(f"{file} and config.json have different ids for <pad> or </s>")
     return ids
 
 

@@ -1,4 +1,6 @@
-"""Convert tensors to and from transformers: to Marian for post-norm models, and to Pegasus for pre-norm models.
+"""Convert our tensors to those of transformers and back.
+
+In transformers, a post-norm model is a Marian model, and a pre-norm model is a Pegasus model.
 
 In the positional encodings of transformers, all sines precede all cosines. In ours, sines and cosines alternate. A
 permutation of d_model converts between both orders exactly. Exports put PAD last in a shared vocabulary, because
@@ -58,7 +60,7 @@ DECODER = {
     "residuals.1.norm": ["encoder_attn_layer_norm"],
     "residuals.2.norm": ["final_layer_norm"],
 }
-RECURRENT_DECODER = {  # transformers has no recurrent decoder, so the names on the right are ours
+RECURRENT_DECODER = {  # transformers has no recurrent decoder; rnn_value and rnn_forget are names that we chose
     **{ours: theirs for ours, theirs in DECODER.items() if not ours.startswith("self_attention")},
     "recurrence.value": ["rnn_value"],
     "recurrence.forget": ["rnn_forget"],
@@ -98,7 +100,7 @@ def sines_first(d_model: int) -> Tensor:
 
 
 def embedding_names(settings: schema.Model) -> dict[str, str]:
-    """Return the names of our matrices for "src", "tgt" and "output". A side that is left out shares that of "tgt"."""
+    """Return the names of our embedding matrices. "src" and "output" are left out if they share the matrix of "tgt"."""
     own = {"src": settings.source_vocabulary, "output": not settings.tied_output}
     return {"tgt": "embedding.weight", **{side: f"own_embeddings.{side}.weight" for side in own if own[side]}}
 
@@ -125,9 +127,10 @@ def to_transformers(tensors: dict[str, Tensor], settings: schema.Model, id_maps:
 def from_transformers(
     tensors: dict[str, Tensor], settings: schema.Model, id_maps: IdMaps, start: int, source: Path
 ) -> dict[str, Tensor]:
-    """Convert weights of transformers to ours. Raise DataError, which names `source`, if they do not fit together.
+    """Convert weights of transformers to ours.
 
     Our decoder starts from PAD, so PAD gets the embedding of `start`, the id from which the foreign decoder starts.
+    Raises DataError, with `source` in its message, if weights are missing or do not fit together.
     """
     try:
         return _from_transformers(tensors, settings, id_maps, start)
@@ -183,8 +186,8 @@ def write_transformers(loaded: LoadedModel, length_penalty: float, out: Path) ->
     theirs.generation_config.update(**search)
     tensors = to_transformers(loaded.model.state_dict(), settings, id_maps)
     with writing(out):
-        theirs.save_pretrained(out, state_dict={**tensors})  # save_pretrained empties its copy of the dictionary
-        # Unless the file has positions, transformers computes those of "Attention Is All You Need".
+        theirs.save_pretrained(out, state_dict={**tensors})  # save_pretrained empties this copy
+        # If the file has no positions, transformers computes those of "Attention Is All You Need".
         if settings.positions == "marian":
             positions = sinusoids(settings.max_length, settings.d_model, "marian")[:, sines_first(settings.d_model)]
             tensors |= {name: positions.clone() for name in POSITIONS}

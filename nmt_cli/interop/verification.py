@@ -14,13 +14,13 @@ from nmt_cli.system.errors import DataError
 from nmt_cli.translation.translator import Translator
 
 # Largest allowed difference between two log-probabilities of a token, in nats. For values below -1, it is a fraction of
-# the value. Adding float32 numbers in another order causes smaller differences for most tokens. With 6 + 6 layers and a
-# vocabulary of 50,000, one of 15,215 tokens differed by 1.3e-4: CTranslate2 was off float64 by 1.2e-4, and nmt by
-# 3.3e-5. So one token in FEW may differ by FAR.
+# the value. Toolkits add float32 numbers in different orders. For most tokens, this causes smaller differences. With
+# 6 + 6 layers and a vocabulary of 50,000, one of 15,215 tokens differed by 1.3e-4: the result of CTranslate2 differed
+# from the float64 result by 1.2e-4, and that of nmt by 3.3e-5. So one token in FEW may differ by FAR.
 TOLERANCE, FAR = 1e-4, 1e-3
 FEW = 1000
-# This fraction of the translations may differ, plus one translation. Rounding changes about one line in 8,000, where
-# two hypotheses are equally likely. A different kind of search changes many lines.
+# This fraction of the translations may differ, plus one translation. If two hypotheses are equally likely, rounding
+# decides between them; this changes about one line in 8,000. A different kind of search changes many lines.
 MAX_DIFFERING = 0.02
 MAX_LISTED = 20  # differing lines shown to the user
 
@@ -28,8 +28,8 @@ MAX_LISTED = 20  # differing lines shown to the user
 def differences_of(ours: Iterable[list[float]], theirs: Iterable[list[float]]) -> list[float]:
     """Return the absolute differences of token log-probabilities, in nats, largest first.
 
-    Where our log-probability is below -1, the difference is divided by its absolute value. If any difference is NaN,
-    return only one NaN, because NaN cannot be sorted.
+    If our log-probability of a token is below -1, the difference is divided by the absolute value of that
+    log-probability. If any difference is NaN, return a list of one NaN, because NaN cannot be sorted.
     """
     both = [pair for rows in zip(ours, theirs, strict=True) for pair in zip(*rows, strict=True)]
     differences = [abs(p - q) / max(1.0, -p) for p, q in both]
@@ -37,7 +37,7 @@ def differences_of(ours: Iterable[list[float]], theirs: Iterable[list[float]]) -
 
 
 def are_rounding_errors(differences: Sequence[float]) -> bool:
-    """Return whether rounding explains the differences of all tokens, which are sorted, largest first."""
+    """Return whether rounding explains the differences of all tokens. `differences` is sorted, largest first."""
     return differences[0] <= FAR and differences[len(differences) // FEW] <= TOLERANCE
 
 
@@ -46,9 +46,10 @@ def compare(
 ) -> tuple[str, list[TokenIds], list[TokenIds]]:
     """Translate lines in both toolkits, and return a report, our translations and theirs.
 
-    The keys of `lines` are their indexes in a file, from 0. If `exact`, raise DataError unless rounding explains the
-    differences; if also `show`, print the translations that differ. If the adapter has a `difference`, only
-    log-probabilities are compared, and our translations are returned as theirs.
+    The keys of `lines` are their indexes in a file, from 0. If `exact` is true, raise DataError if rounding does not
+    explain the differences. If `show` is true too, also print the translations that differ. If the adapter gives a
+    reason not to compare translations (its `difference`), only compare log-probabilities, and return our translations
+    twice.
     """
     decoding = translator.config.decoding
     beam = adapter.beam or decoding.beam
@@ -82,5 +83,5 @@ def compare(
             f"log-probabilities must agree within {TOLERANCE:g} (one in {FEW:,} within {FAR:g}), and at most "
             f"{MAX_DIFFERING:.0%} of translations may differ"
         )
-        raise DataError(f"the copy was discarded because {must}. {report}")
+        raise DataError(f"the converted model was discarded because {must}. {report}")
     return report, ours, theirs

@@ -14,7 +14,7 @@ ForeignIds = dict[str, int]  # the foreign id of each token, in our order
 IdMaps = list[list[int]]  # for source and target: the foreign id of each of our tokens
 UNKNOWN, CONTROL, USER_DEFINED, UNUSED = 2, 3, 4, 5  # types of SentencePiece tokens
 UNIGRAM = 1  # a type of SentencePiece models
-MAX_TOKEN = 1000  # characters; the longest tokens of real models have about 100
+MAX_TOKEN = 1000  # maximum characters of a token; the longest tokens of real models have about 100
 UNNAMED_PREFIX = "<unused "  # prefix of the names that we give to ids without a token
 SPECIAL = {"<pad>": CONTROL, "<unk>": UNKNOWN, "</s>": CONTROL}  # our first three tokens
 
@@ -37,9 +37,9 @@ def in_our_order(ids: ForeignIds, size: int, source: Path) -> ForeignIds:
 
 
 def convert_tokenizers(files: list[Path], vocabularies: list[ForeignIds], separate: bool) -> list[bytes]:
-    """Convert tokenizer files to ours. Return the content of one file for both languages if possible, otherwise of two.
+    """Return the content of our tokenizer files: one file for both languages if possible, otherwise two.
 
-    If `separate` is true, source and target ids are unrelated. Moses tokenizers are always two files.
+    If `separate` is true, source and target ids are unrelated. Moses tokenizers are always converted to two files.
     """
     if moses_bpe.is_moses_file(read_unpacked(files[0])):
         values = [moses_bpe.read_file(file) for file in files]
@@ -49,7 +49,9 @@ def convert_tokenizers(files: list[Path], vocabularies: list[ForeignIds], separa
         files = files[:1]
     models = [_renumber(file, [*side]) for file, side in zip(files, vocabularies, strict=False)]
     if not separate and len(models) == 2 and any(model.trainer_spec.model_type != UNIGRAM for model in models):
-        raise DataError(f"{files[0].parent} has two BPE models for one vocabulary. Only unigram models may share one")
+        raise DataError(
+            f"{files[0].parent} has two BPE models for one vocabulary. Only unigram models may share a vocabulary"
+        )
     return [model.SerializeToString() for model in models]
 
 
@@ -67,7 +69,7 @@ def read_sentencepiece(file: Path) -> Any:
 
 
 def hidden(model: bytes, token: str) -> bytes:
-    """Return a tokenizer file's content, changed to decode `token` to "". Raise DataError if it lacks the token."""
+    """Change the content of a tokenizer file to decode `token` to "". Raise DataError if it does not have the token."""
     missing = DataError(f"the vocabulary does not have the token {token[:40]!r}, with which translations begin")
     if moses_bpe.is_moses_file(model):
         values = json.loads(model)
@@ -84,10 +86,10 @@ def hidden(model: bytes, token: str) -> bytes:
 
 
 def _renumber(file: Path, order: list[str]) -> Any:
-    """Return the SentencePiece model of a file with exactly the tokens in `order`, in this order.
+    """Read a SentencePiece model, and change its list of tokens to `order`.
 
-    Target-language tokens match at the beginning of a line. Other tokens that the file lacks can be decoded, but
-    encoding never returns them.
+    Tokens for target languages match at the beginning of a line. If the file lacks any other token in `order`, the
+    returned model can decode this token, but it never encodes text to it.
     """
     model = read_sentencepiece(file)
     tokens = {token.piece: token for token in model.pieces}

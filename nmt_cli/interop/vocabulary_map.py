@@ -1,7 +1,7 @@
 """Read CTranslate2's vocabulary maps (vmap.txt) as shortlists.
 
-Each line contains a source n-gram, a tab and the target tokens that its translation may need, separated by spaces. The
-tokens of an empty n-gram may be needed in every translation.
+Each line contains a source n-gram, a tab and target tokens, separated by spaces. A translation of the n-gram may need
+these tokens. If the n-gram is empty, every translation may need them.
 """
 
 from pathlib import Path
@@ -22,8 +22,8 @@ def read_vocabulary_map(file: Path, tokenizer: Tokenizer) -> Shortlist:
     """Return a shortlist for a model with this tokenizer.
 
     The shortlist assigns the target tokens of an n-gram to the first token of the n-gram, so it allows every token that
-    CTranslate2 allows. Tokens that the tokenizer lacks are left out. Raise DataError if none is left, or if the
-    file is too large or has a line without a tab.
+    CTranslate2 allows. Tokens that the tokenizer lacks are left out. Raises DataError if no token is left, if the
+    file is too large, or if a line has no tab.
     """
     if file.stat().st_size > MAX_BYTES:
         raise DataError(f"{file} is too large for a vocabulary map: {MAX_BYTES:,} bytes at most")
@@ -56,5 +56,5 @@ def import_vocabulary_map(model: Path, file: Path) -> int:
         raise MissingError(f"no file {file}")
     found = read_vocabulary_map(file, opened.tokenizer)
     artefact.replace_file(opened.directory / FILE, found.to_bytes(opened.tokenizer_file))
-    say(f"{opened.directory / FILE}: {len(found.frequent):,} frequent tokens, {len(found.targets):,} listed ones")
+    say(f"{opened.directory / FILE}: {len(found.frequent):,} frequent tokens, {len(found.targets):,} listed tokens")
     return 0

@@ -70,7 +70,7 @@ def run_comet(
     if source is None or len(references) != 1:
         raise UsageError("--metric comet needs the sources (--source FILE, --corpus or --test-set) and one reference")
     if not python.is_file():
-        raise MissingError(f"no Python or program {python} (--comet-python). {INSTALL}")
+        raise MissingError(f"--comet-python {python} is not a file. {INSTALL}")
     module = ["-m", "comet.cli.score"] if re.fullmatch(r"python[\d.]*", python.name) else []
     command = [str(python.absolute()), *module]
     with tempfile.TemporaryDirectory() as folder:

@@ -13,15 +13,15 @@ SENTENCEPIECE_TOKENIZERS = ("flores200", "flores101", "spBLEU-1K")
 
 
 def fetch(get: Callable[[], T], name: str, advice: str) -> T:
-    """Return the result of `get`, which may download files. Raise DownloadError if it fails.
+    """Call `get`, a function that may download files, and return its result. Raise DownloadError if it fails.
 
     The error message contains `name`, the name of the files, and `advice`, a way to do without them.
     """
     logging.getLogger("sacrebleu").setLevel(logging.CRITICAL)
-    socket.setdefaulttimeout(60)  # otherwise, sacreBLEU would wait forever
+    socket.setdefaulttimeout(60)  # otherwise, sacreBLEU would wait forever for a silent server
     try:
         return get()
-    except (Exception, SystemExit) as error:  # sacreBLEU exits, or passes on any error of urllib, tarfile or its lock
+    except (Exception, SystemExit) as error:  # sacreBLEU exits, or raises errors of urllib, tarfile or a file lock
         if isinstance(error, SystemExit) and error.code == TERMINATED:
             raise
         reason = f"cannot fetch {name}: {str(error).strip()[:60]}"

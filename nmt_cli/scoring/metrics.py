@@ -15,7 +15,7 @@ from nmt_cli.scoring.published import comparable
 from nmt_cli.scoring.significance import compare, interval
 from nmt_cli.system.errors import DataError, UsageError
 
-# The names of the metrics: the value of --metric -> the name in results.
+# The name in results of each value of --metric.
 METRICS = {"bleu": "BLEU", "chrf": "chrF2", "chrf++": "chrF2++", "ter": "TER"}
 METRICS |= {"paper-bleu": "paper-BLEU", "paper-bleu-quotes": "paper-BLEU-quotes", "comet": "COMET"}
 
@@ -29,10 +29,10 @@ class Score:
     score: float  # 0 to 100; TER may exceed 100
     signature: str  # everything that influences the score, in sacreBLEU's format
     details: dict[str, Any]  # the counts behind the score
-    compare_with: str  # the published scores that it may be compared with
+    compare_with: str  # published scores that may be compared with this score
     verbose: str = ""  # the details as text
-    mean: float | None = None  # mean score of the bootstrap samples
-    ci: float | None = None  # half the width of their 95% interval
+    mean: float | None = None  # mean of the bootstrap samples' scores
+    ci: float | None = None  # half the width of the 95% interval of the bootstrap samples' scores
 
     def shown(self) -> str:
         """Return the score as text, such as 39.31 ± 0.95."""
@@ -43,7 +43,7 @@ def score_lines(
     metric: str, hypotheses: list[str], references: Sequence[list[str]], baseline: list[str] | None = None,
     *, language: str = "", tokenize: str = "13a", lowercase: bool = False, intervals: bool = False,
 ) -> tuple[Score, dict[str, Any] | None]:  # fmt: skip
-    """Return the score of raw lines, and the comparison with the baseline, if there is one.
+    """Score the hypotheses, and compare them with the baseline. Without a baseline, the comparison is None.
 
     `references` has one list of lines per reference. Raise DataError if there are no lines, or if the numbers of lines
     differ. Raise UsageError if `tokenize` needs a package that is not installed, or if the paper's BLEU
@@ -52,7 +52,10 @@ def score_lines(
     # If the numbers of lines differed, sacreBLEU would silently ignore the last lines of the longer side.
     if not hypotheses or any(len(lines) != len(hypotheses) for lines in references):
         counts = ", ".join(f"{len(lines):,}" for lines in references)
-        raise DataError(f"cannot score {len(hypotheses):,} hypotheses against {counts} references: counts must match")
+        raise DataError(
+            f"cannot score {len(hypotheses):,} hypotheses against {counts} references: "
+            "the counts must be equal and not 0"
+        )
     fold_quotes = metric.endswith("quotes")
     as_paper = metric.startswith("paper")
     if as_paper:
@@ -93,12 +96,12 @@ def score_lines(
 def score_comet(
     scorer: Comet, hypotheses: list[str], baseline: list[str] | None, *, intervals: bool
 ) -> tuple[Score, dict[str, Any] | None]:
-    """Like `score_lines`, for COMET."""
+    """Return COMET's score of the hypotheses, and their comparison with the baseline, as `score_lines` does."""
     stats = scorer._extract_corpus_statistics(hypotheses, None)
     value = scorer._aggregate_and_compute(stats).score
     comparison = compare("comet", METRICS["comet"], scorer, baseline, hypotheses) if baseline else None
     mean, ci = interval(scorer, stats) if intervals else (None, None)
-    compare_with = f"COMET of {scorer.model} (see the model's card for its license), times 100, on the same test set"
+    compare_with = f"COMET of {scorer.model}, times 100, on the same test set (for its license, see the model's card)"
     score = Score("comet", METRICS["comet"], value, str(scorer.get_signature()), {}, compare_with, "", mean, ci)
     return score, comparison
 
@@ -106,7 +109,7 @@ def score_comet(
 def corpus_bleu(
     hypotheses: list[str], *references: list[str], language: str = "", tokenized: bool = False
 ) -> tuple[float, str]:
-    """Return sacreBLEU's cased BLEU (0 to 100) of lines in a language, and its signature."""
+    """Return sacreBLEU's cased BLEU (0 to 100) and the signature. If `tokenized` is true, split only at spaces."""
     tokenize = "none" if tokenized else tokenizer_of(language)
     score, _ = score_lines("bleu", hypotheses, references, tokenize=tokenize)
     return score.score, score.signature

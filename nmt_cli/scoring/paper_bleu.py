@@ -1,10 +1,12 @@
 """BLEU as in "Attention Is All You Need": Moses tokens, compounds split at hyphens, and the arithmetic of multi-bleu.
 
-Results equal those of the authors' get_ende_bleu.sh byte for byte: replace-unicode-punctuation.perl, tokenizer.perl of
-2017, compound splitting, multi-bleu.perl. They differ only for text that itself contains "DOTMULTI", the placeholder
-in tokenizer.perl. newstest2014.de has 63,078 tokens before compounds are split, and 64,496 after. Since Moses' pull
-request 204 (November 2018), tokenizer.perl also splits the full stop off an abbreviation at the end of a line, which
-gives 63,086 tokens before compounds are split.
+Results equal those of the authors' script get_ende_bleu.sh byte for byte. It runs replace-unicode-punctuation.perl,
+tokenizer.perl of 2017, compound splitting, and multi-bleu.perl. Results differ only for text that contains
+"DOTMULTI", because tokenizer.perl uses this string as a placeholder.
+
+newstest2014.de has 63,078 tokens before compounds are split, and 64,496 after. Later versions of tokenizer.perl give
+63,086 tokens before compounds are split. Since Moses' pull request 204 (November 2018), they also split the full stop
+off an abbreviation at the end of a line.
 """
 
 import re
@@ -28,14 +30,14 @@ _ASCII = str.maketrans(
 # Quotation marks that replace-unicode-punctuation.perl keeps. `fold_quotes` replaces them with ASCII ones, as in the
 # reference that Google published.
 _QUOTES = str.maketrans("„«»‚‘‹›", "\"\"\"''''")
-# Stands for each full stop of "..." while final full stops are split off. Control characters are removed before, so the
-# text does not contain it.
+# A placeholder for each full stop of "..." while the final full stops of words are split off. The text cannot contain
+# this character, because control characters are removed first.
 _DOT = "\0"
 _ENTITIES = {"|": "&#124;", "<": "&lt;", ">": "&gt;", "'": "&apos;", '"': "&quot;", "[": "&#91;", "]": "&#93;"}
 _ESCAPES = str.maketrans({"&": "&amp;", _DOT: ".", **_ENTITIES})
 
-# Words that keep their final full stop. Not listed: words with a letter and another full stop, such as "e.g.", which
-# always keep their final full stop.
+# Words that keep their final full stop, listed without it. Words with a letter and another full stop, such as "e.g.",
+# always keep their final full stop and are not listed.
 # Source: share/nonbreaking_prefixes of the Moses project.
 _CAPITALS, _B_TO_Z = " ".join(string.ascii_uppercase), " ".join(string.ascii_lowercase[1:])
 _TITLES = """Adj Adm Adv Asst Bart Bldg Brig Bros Capt Cmdr Col Comdr Con Corp Cpl DR Dr Ens Gen Gov Hon Hosp Insp Lt MM
@@ -52,7 +54,8 @@ _PREFIX_LISTS = {
 }
 _PREFIXES = {language: frozenset(words.split()) for language, words in _PREFIX_LISTS.items()}
 
-# Perl's \p{IsAlnum} is Alphabetic or Nd, which `re` cannot express. Perl's \s excludes U+001C to U+001F.
+# Perl's \p{IsAlnum} is Alphabetic or Nd. `re` cannot express these classes, but `regex` can. Python's \s includes
+# U+001C to U+001F, but Perl's does not.
 _ALPHA, _NOT_ALPHA, _NUMBER = r"\p{Alphabetic}", r"\P{Alphabetic}", r"\p{N}"
 _APOSTROPHES = {  # the characters before and after an apostrophe, and its replacement
     "en": [
@@ -75,7 +78,7 @@ def moses_tokenize(line: str, language: str) -> str:
         raise UsageError(f"paper-bleu needs --language: one of {', '.join(LANGUAGES)}")
     text = regex.sub(r"[^\S\x1c-\x1f]+", " ", line)
     if text in ("", " "):
-        return line  # unchanged, as in Perl: multi-bleu.perl counts a no-break space as a token
+        return line  # tokenizer.perl keeps blank lines unchanged. multi-bleu.perl counts a no-break space as a token
     text = " ".join(filter(None, re.sub(r"[\x00-\x1f]", "", text).split(" ")))
     text = regex.sub(rf"([^{_ALPHA}\p{{Nd}}\s.'`,\-])", r" \1 ", text)
     text = re.sub(r"\.{2,}", lambda run: f" {_DOT * len(run[0])} ", text)
@@ -88,9 +91,9 @@ def moses_tokenize(line: str, language: str) -> str:
 
 
 def _split_stops(words: list[str], language: str) -> list[str]:
-    """Split the final full stop off each word.
+    """Split the final full stop off each word, but not before a word that begins with a lowercase letter.
 
-    Exceptions are abbreviations, "No." and the like before a digit, and words before a word that begins in lowercase.
+    Abbreviations keep their full stop. In English, "No.", "Art." and "pp." keep it before a digit.
     """
     result = []
     for word, following in zip(words, [*words[1:], ""], strict=True):

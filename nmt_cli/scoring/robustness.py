@@ -13,9 +13,9 @@ from nmt_cli.scoring.metrics import METRICS, Score
 SEED = 1  # random seed for the typos
 AS_IT_IS = "as it is"
 NOTE = (
-    "Loss: how much worse the score is than the ideal score, that of the unchanged source's translation with the same "
-    "change. A translation should keep upper and title case, and leave out the final stop if the source does. For the "
-    f"lower-cased source, case is ignored. Typos: in one of ten words, seed {SEED}."
+    "Loss: how much worse the score is than that of the ideal translation. The ideal is the translation of the "
+    "undamaged source, but in upper or title case like the source, and without a final stop if the source lost its "
+    f"own. For the lower-cased source, case is ignored. Typos are in one of ten words (seed {SEED})."
 )
 Change = Callable[[str], str]
 Translate = Callable[[list[str]], list[str]]
@@ -69,7 +69,7 @@ def score_damaged(
 
 
 def _damaged(line: str, kind: Damage) -> str:
-    """Damage a source line, except the tokens such as >>de<< at its beginning."""
+    """Damage a source line. Keep tokens at its beginning, such as >>de<<, as they are."""
     text = without_first_tokens(line)
     return line[: len(line) - len(text)] + kind.of_source(text)
 
@@ -89,7 +89,7 @@ def _row(name: str, score: Score, undamaged: Score) -> dict[str, Any]:
 
 
 def table(rows: list[dict[str, Any]]) -> list[list[str]]:
-    """Return the rows of a table, header first: for each kind of damage, the score and the loss in each metric."""
+    """Return the rows of a table, header first. A row has the scores and the losses for one kind of source."""
     metrics = list(dict.fromkeys(row["metric"] for row in rows))
     lines = [["source", *(cell for metric in metrics for cell in (METRICS[metric], "loss"))]]
     for name in dict.fromkeys(row["source"] for row in rows):

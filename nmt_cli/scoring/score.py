@@ -1,4 +1,4 @@
-"""Implement `nmt score`: read the inputs, compute the metrics, apply --fail-under and similar, and print the report."""
+"""Implement `nmt score`: read inputs, compute metrics, check --fail-under and --fail-if-worse, print the report."""
 
 import json
 import sys
@@ -35,7 +35,7 @@ from nmt_cli.storage import artefact
 from nmt_cli.system import console
 from nmt_cli.system.errors import DataError, MissingError, OutputError, UsageError, meant
 
-# Default metrics by the language of the references. For other languages, they are BLEU and chrF.
+# The default metrics for references in these languages. In all other cases, the defaults are BLEU and chrF.
 DEFAULTS = {"de": ("bleu", "chrf", "paper-bleu", "paper-bleu-quotes"), "fr": ("bleu", "chrf", "paper-bleu")}
 
 
@@ -51,8 +51,8 @@ class ScoreOptions:
     corpus: Path | None = None
     split: str = "test"
     language: str | None = None  # language of the hypotheses; None: from the corpus or the language pair
-    metrics: tuple[str, ...] = ()  # empty: by language, see DEFAULTS
-    tokenize: str | None = None  # sacreBLEU's tokenizer; None: by language
+    metrics: tuple[str, ...] = ()  # empty: the defaults for the language, see DEFAULTS
+    tokenize: str | None = None  # sacreBLEU's tokenizer; None: the default for the language
     lowercase: bool = False
     baseline: Path | None = None
     fail_under: float | None = None
@@ -60,14 +60,14 @@ class ScoreOptions:
     details: bool = False
     segments: Path | None = None
     format: str = "text"
-    comet_python: Path | None = None  # a Python with unbabel-comet, or a program with the same options
+    comet_python: Path | None = None  # a Python with unbabel-comet, or a program with the options of comet.cli.score
     comet_model: str = comet.DEFAULT_MODEL
     intervals: bool = True  # 95% intervals by bootstrap
     terms: Path | None = None  # a glossary, to report how many of its terms the hypotheses use
     robust: bool = False  # also damage the source, and score its translations (see robustness.py)
 
 
-# Lines, or a function that translates the source, or None to read the file that the options name.
+# Lines, a function that translates the source, or None. If None, `ScoreOptions.hypothesis` names the input.
 Hypotheses = list[str] | Translate | None
 Scorer = Callable[[ScoreOptions, list[str]], Report]
 
@@ -92,7 +92,7 @@ def _test_set(name: str, pair: str | None) -> tuple[Path, list[Path]]:
 
     if name not in DATASETS:
         advice = meant(name, DATASETS) or "To list test sets: sacrebleu --list"
-        raise UsageError(f"no test set {name[:40]!r}, such as wmt14/full. {advice}")
+        raise UsageError(f"sacreBLEU has no test set {name[:40]!r}. A valid name is wmt14/full. {advice}")
     dataset: Any = DATASETS[name]
     if pair not in dataset.langpairs:
         raise UsageError(f"test set {name} needs --language-pair: one of {', '.join(sorted(dataset.langpairs))[:150]}")
@@ -114,12 +114,12 @@ def _references(options: ScoreOptions) -> tuple[list[InputText], InputText | Non
             f"--metric must be one of {', '.join(known)}, not {unknown[:40]!r}. {meant(unknown, known)}".strip()
         )
     if options.fail_under is not None and (options.metrics[:1] == ("ter",) or not 0 <= options.fail_under <= 100):
-        raise UsageError("--fail-under needs a number from 0 to 100, and a first --metric other than ter")
+        raise UsageError("--fail-under must be from 0 to 100. It applies to the first --metric, which cannot be ter")
     if options.language is not None and not is_language(options.language):
         raise UsageError(f"--language {options.language[:40]!r} is not a language code, such as de, zh or pt-BR")
     read = (options.hypothesis, *options.references, options.source, options.baseline, options.terms)
     if options.segments and artefact.is_one_of(options.segments, read):
-        raise OutputError(f"{options.segments} is also an input. Choose another --segments")
+        raise OutputError(f"{options.segments} is also an input. Choose another file for --segments")
     if options.terms and not (options.source or options.test_set or options.corpus):
         raise UsageError("--terms needs the source. Add --source FILE")
     if options.robust and (other := {"comet", "brackets"} & {*options.metrics}):
@@ -133,7 +133,10 @@ def _references(options: ScoreOptions) -> tuple[list[InputText], InputText | Non
         artefact.verify(options.corpus, "corpus")
         source, *references = (options.corpus / f"{options.split}.{side}" for side in ("src", "tgt"))
         if not source.is_file():
-            advice = f"Set corpus.{options.split}_src and _tgt and prepare it again, or pass --reference FILE"
+            advice = (
+                f"Set corpus.{options.split}_src and corpus.{options.split}_tgt, and prepare the corpus again. "
+                "Or pass --reference FILE"
+            )
             raise MissingError(f"{options.corpus} has no {options.split} set. {advice}")
     elif options.test_set is not None:
         source, references = _test_set(options.test_set, options.language_pair)
@@ -165,7 +168,7 @@ def read_inputs(
 ) -> Report:
     """Read the inputs, and return a report without scores. `convert` may change the inputs before they are checked.
 
-    Raise DataError if there is nothing to score or to compare with, or if the inputs differ in their number of lines.
+    Raise DataError if a reference has no text, or if the numbers of lines differ.
     """
     references, source, language = _references(options)
     if callable(hypotheses):
@@ -208,7 +211,7 @@ def _scorer(report: Report) -> Callable[..., tuple[Score, dict[str, Any] | None]
 def evaluate(options: ScoreOptions, hypotheses: Hypotheses = None) -> Report:
     """Score the hypotheses, by default the file `options.hypothesis`, and return the report."""
     if options.robust and (not callable(hypotheses) or options.hypothesis):
-        raise UsageError("--robust translates the source itself. Pass --model DIR, and no hypotheses")
+        raise UsageError("--robust translates the damaged source. Pass --model DIR, and no hypotheses")
     report = read_inputs(options, hypotheses)
     baseline = report.baseline.lines if report.baseline else None
     hypotheses_lines = report.hypotheses.lines
@@ -282,9 +285,9 @@ def _count_terms(terms: Terms, sources: list[str], hypotheses: list[str]) -> Ter
 
 
 def finish(report: Report, options: ScoreOptions, details: Callable[[int], dict[str, Any]] = lambda _: {}) -> None:
-    """Complete a report that has scores: add counts, warnings, gate failures and, if an option needs them, segments.
+    """Add counts, warnings and failures to a report that has scores. Add segments if an option needs them.
 
-    With --segments, write the segments to that file. `details(i)` returns more JSON fields for segment i.
+    If --segments names a file, write the segments to it. `details(i)` returns more JSON fields for segment i.
     """
     lines = report.hypotheses.lines
     first = report.scores[0]
@@ -323,7 +326,7 @@ def _scored_segments(report: Report, details: Callable[[int], dict[str, Any]]) -
 
 
 def print_report(report: Report, format: str) -> int:
-    """Print the report to stdout, and warnings and failures to stderr. Return 1 if the gate fails, else 0."""
+    """Print the report to stdout, and warnings and failures to stderr. Return 1 if there are failures, else 0."""
     if sys.stdout is None:
         raise OutputError("standard output is closed, so the score cannot be printed. Redirect it to a file")
     output = {"json": report.json, "markdown": report.markdown}.get(format, report.text)()

@@ -15,7 +15,7 @@ from nmt_cli.system.errors import printable
 
 HEADINGS = {"worst": "Worst segments", "best": "Best segments"}
 HEADINGS |= {"lost": "Largest losses against the baseline", "gained": "Largest gains over the baseline"}
-JSON_NAMES = {"near_duplicates": "twins", "tokenized": "tokenised"}  # fields whose JSON name differs
+JSON_NAMES = {"near_duplicates": "twins", "tokenized": "tokenised"}  # field -> its name in JSON, if they differ
 _MARKDOWN = str.maketrans({"&": "&amp;", "<": "&lt;"} | {mark: f"\\{mark}" for mark in "\\|`*_[]~#@"})
 
 _Table = tuple[str, list[list[str]], list[str]]  # title, rows (header first), and the lines of the note below them
@@ -32,7 +32,7 @@ class InputText:
 
 @dataclass(frozen=True)
 class ScoredSegment:
-    """A line with its scores. The fields have the same names in the output of `nmt score --segments`."""
+    """A line with its scores. The fields keep their names in the output of `nmt score --segments`."""
 
     line: int  # from 1
     hypothesis: str
@@ -111,7 +111,7 @@ class Report:
     scores: list[Score] = field(default_factory=list)
     comparisons: list[dict[str, Any]] = field(default_factory=list)
     robust: list[dict[str, Any]] = field(default_factory=list)  # scores after damage to the source, such as typos
-    pairs: list[PairScores] = field(default_factory=list)  # if the corpus has several language pairs
+    pairs: list[PairScores] = field(default_factory=list)  # filled only if the corpus has several language pairs
     empty: int = 0
     copies: int | None = None  # number of hypotheses that are equal to their source, or None without a source
     language: str | None
@@ -124,10 +124,10 @@ class Report:
     baseline: InputText | None
     near_duplicates: NearDuplicates | None = None
     terms: TermCounts | None = None
-    tokenized: bool = False  # the prepared corpus is tokenized, so BLEU counts its tokens
+    tokenized: bool = False  # whether the prepared corpus is tokenized; BLEU then counts its tokens
     warnings: list[str] = field(default_factory=list)
-    gated: bool  # whether --fail-under or --fail-if-worse is given
-    failures: list[str] = field(default_factory=list)  # reasons for the gate to fail
+    gated: bool  # whether there are checks: --fail-under, --fail-if-worse
+    failures: list[str] = field(default_factory=list)  # a message for each check that failed
     details: bool  # whether to report BLEU by length, and the best and worst segments
     intervals: bool
     segments: list[ScoredSegment] = field(default_factory=list)  # filled only if an option needs them
@@ -137,9 +137,9 @@ class Report:
         return sum(segment.gain > 0 for segment in self.segments), sum(segment.gain < 0 for segment in self.segments)
 
     def extremes(self) -> dict[str, list[ScoredSegment]]:
-        """Return up to three segments each: worst and best by chrF2, and largest losses and gains against the baseline.
+        """Return groups of up to three segments: worst, best, and largest losses and gains against the baseline.
 
-        Leave out empty groups. Without --details, return {}.
+        All are ranked by chrF2. Leave out empty groups. Without --details, return {}.
         """
         ranked = sorted(self.segments, key=lambda segment: segment.chrf)
         groups = {"worst": ranked[:3], "best": ranked[::-1][:3]}
@@ -167,7 +167,7 @@ class Report:
         return max(1, len("".join(words) if self.unit == "characters" else words))
 
     def lengths(self) -> list[dict[str, Any]]:
-        """Return BLEU by the length of the first reference: 1 to 10 words (or characters), 11 to 20, etc."""
+        """Return BLEU for each range of the first reference's length: 1 to 10 words (or characters), 11 to 20, etc."""
         rows = []
         for first, last in ((1, 10), (11, 20), (21, 30), (31, 40), (41, 50), (51, 10**9)):
             if inside := [s for s in self.segments if first <= self._length(s.references[0]) <= last]:
@@ -177,7 +177,7 @@ class Report:
         return rows
 
     def bleu_by_near_duplicates(self) -> dict[str, tuple[int, Score]]:
-        """Map "with" and "without" to the count and BLEU of the lines with and without near-duplicates in training.
+        """Return the number and the BLEU of lines "with" near-duplicates in the training text, and of lines "without".
 
         Leave out a group without lines. Return {} without --details, or if no line has near-duplicates.
         """

@@ -14,13 +14,13 @@ SAMPLES = 1000
 def interval(scorer: Any, stats: list[Any]) -> tuple[float, float]:
     """Return the mean of bootstrap scores and half the width of their 95% interval, like `sacrebleu --confidence`.
 
-    `stats` holds the counts of each line. `scorer`, a sacreBLEU metric, turns their sums into a score. After the call,
-    the signature of `scorer` includes the number of samples and the seed. Raise UsageError if SACREBLEU_SEED is
+    `stats` holds the counts of each line. `scorer`, a sacreBLEU metric, computes a score from their sums. After the
+    call, the signature of `scorer` includes the number of samples and the seed. Raise UsageError if SACREBLEU_SEED is
     invalid.
     """
     seed = os.environ.get("SACREBLEU_SEED", "12345").lower()
     if seed != "none" and not seed.isdecimal():
-        raise UsageError(f"SACREBLEU_SEED={seed[:20]!r} is not a seed. Use a whole number of 0 or more, or none")
+        raise UsageError(f"SACREBLEU_SEED={seed[:20]!r} is not a seed. Use a whole number of 0 or more, or 'none'")
     rng = np.random.default_rng(None if seed == "none" else int(seed))
     counts = np.array(stats, np.float64)
     lines = len(stats)
@@ -34,9 +34,9 @@ def interval(scorer: Any, stats: list[Any]) -> tuple[float, float]:
 
 
 def compare(metric: str, name: str, scorer: Any, baseline: list[str], hypotheses: list[str]) -> dict[str, Any]:
-    """Compare hypotheses with a baseline. Return the JSON fields of sacreBLEU's tests.
+    """Compare hypotheses with a baseline, and return the results as JSON fields.
 
-    The tests are paired bootstrap (bs) and approximate randomization (ar). `metric` and `name` are as in `Score`.
+    sacreBLEU's tests are paired bootstrap (bs) and approximate randomization (ar). See `Score` for `metric` and `name`.
     """
     row: dict[str, Any] = {"metric": metric, "name": name}
     systems = [("baseline", baseline), ("this", hypotheses)]
@@ -45,7 +45,7 @@ def compare(metric: str, name: str, scorer: Any, baseline: list[str], hypotheses
         signatures, results = test(systems, {metric: scorer}, None, kind)()
         ((result, signature),) = signatures.items()
         old, new = results[result]
-        # For identical systems, sacreBLEU returns 1 / (samples + 1) instead of 1.
+        # For two equal systems, sacreBLEU returns the p-value 1 / (samples + 1) instead of 1.
         p = 1.0 if old.score == new.score else float(new.p_value)
         row |= {f"p_{kind}": p, f"signature_{kind}": str(signature)}
         if kind == "bs":

@@ -113,7 +113,7 @@ class Jobs:
             job.ended = time.monotonic()
 
     def _remove_old(self, *added: Job) -> None:
-        """Remove expired documents. Then remove the oldest ended documents until the rest and `added` fit the limits."""
+        """Remove expired documents. Then remove ended ones, oldest first, until the rest and `added` fit the limits."""
         ended = sorted((job for job in self._jobs.values() if not job.waits), key=lambda job: job.ended)
         size = sum(len(job.data) for job in [*self._jobs.values(), *added])
         for job in ended:

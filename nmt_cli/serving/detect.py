@@ -49,9 +49,9 @@ class Detector:
     def detect(self, text: str) -> list[tuple[str, int]]:
         """Return the languages of the models with their probabilities in percent, most probable first.
 
-        A language without a model is listed first if it is the most probable one, and its probability, with those of
-        the languages near it, is at least SURE. If there are no classifiers (`_identifiers`) or the text has no letters,
-        the only result is the first source language, with probability 0.
+        A language without a model is listed first if it is the most probable one, and if it and the languages easily
+        mistaken for it have a total probability of at least SURE. If there are no classifiers (`_identifiers`) or the
+        text has no letters, the only result is the first source language, with probability 0.
         """
         with self._lock:
             identifiers = self._identifiers

@@ -214,8 +214,8 @@ def _form_count(terms: Terms) -> int:
 def parse(entries: str, kind: str) -> Terms:
     """Parse the entries in a request. `kind` is their format, tsv or csv. The resulting terms are case-sensitive.
 
-    A target may list several translations, separated by |. Raise Refusal (400) if an entry is malformed, a source is repeated,
-    or there are too many entries.
+    A target may list several translations, separated by |. Raise Refusal (400) if an entry is malformed, a source is
+    repeated, or there are too many entries.
     """
     lines = list[str]()
     try:
@@ -230,7 +230,7 @@ def parse(entries: str, kind: str) -> Terms:
 
 
 def _rows(entries: str, kind: str) -> Iterator[tuple[int, list[str]]]:
-    """Yield the line number (from 1) and [source, target] of each entry. A row of CSV may also have two language codes."""
+    """Yield the line number (from 1) and [source, target] of each entry. CSV rows may also have two language codes."""
     lines = entries.removeprefix("\ufeff").split("\n")
     if len(lines) > MAX_LINES:
         raise DataError(f"entries has more than {MAX_LINES:,} lines")

@@ -103,7 +103,7 @@ class KeyStore:
 
     @property
     def exist(self) -> bool:
-        """Whether a key was ever added. Revoked keys count: a server that has only revoked keys still requires a key."""
+        """Whether a key was ever added. Revoked keys count: a server with only revoked keys still requires a key."""
         return bool(self._database.read("SELECT 1 FROM keys LIMIT 1"))
 
     def find(self, key: str) -> ApiKey | None:

@@ -11,11 +11,11 @@ from pathlib import Path
 from nmt_cli.system.console import warn
 from nmt_cli.system.errors import DataError
 
-SHORT_KEY = 16  # characters; warn of shorter keys, which can be guessed
+SHORT_KEY = 16  # characters; shorter keys can be guessed, so they cause a warning
 
 
 def read_keys(path: Path) -> list[bytes]:
-    """Return the keys in a file. Raise DataError if there are none, or if an HTTP header cannot carry one of them.
+    """Return the keys in a file. Raise DataError if it has no key, or a key that an HTTP header cannot carry.
 
     Error messages and warnings never contain a key.
     """
@@ -27,7 +27,7 @@ def read_keys(path: Path) -> list[bytes]:
         if not all(0x21 <= byte <= 0x7E for byte in key):
             raise DataError(
                 f"{path}, line {number:,} is not a key: it must be printable ASCII without spaces. "
-                "Write comments on lines of their own, beginning with #"
+                "A comment needs a line of its own that begins with #"
             )
         keys.append(key)
     if not keys:
@@ -40,6 +40,6 @@ def read_keys(path: Path) -> list[bytes]:
 
 
 def is_accepted(key: bytes, accepted: Sequence[bytes]) -> bool:
-    """Return whether `key` is accepted. The time reveals nothing, because all keys are compared."""
+    """Return whether `key` is accepted. Compare all bytes of all keys, so that the response time reveals no key."""
     equal = [hmac.compare_digest(key, each) for each in accepted]
     return any(equal)

@@ -1,4 +1,4 @@
-"""The routes of LibreTranslate's API. Error responses are {"error": text}."""
+"""LibreTranslate's routes, except those for files and suggestions. Error responses are {"error": text}."""
 
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request

@@ -20,11 +20,13 @@ class Metrics:
         self.requests = Counter("nmt_requests", "Requests", ["route", "code"], registry=registry)
         self.texts = Counter("nmt_texts", "Texts in requests", registry=registry)
         self.characters = Counter("nmt_characters", "Characters in requests", registry=registry)
-        self._queued = Histogram("nmt_queue_seconds", "Waiting time per text unit", buckets=SECONDS, registry=registry)
-        self._searched = Histogram(
-            "nmt_search_seconds", "Search time per request and model", buckets=SECONDS, registry=registry
+        self._queued = Histogram(
+            "nmt_queue_seconds", "Time that each line or sentence waited", buckets=SECONDS, registry=registry
         )
-        self._waiting = Gauge("nmt_segments_waiting", "Segments waiting for a slot", registry=registry)
+        self._searched = Histogram(
+            "nmt_search_seconds", "Time that one model took for one request", buckets=SECONDS, registry=registry
+        )
+        self._waiting = Gauge("nmt_segments_waiting", "Segments waiting to be translated", registry=registry)
         self._slots = Gauge("nmt_slots_in_use", "Segments being translated", registry=registry)
         ProcessCollector(registry=registry)  # memory, processor time, open files
 
@@ -34,9 +36,9 @@ class Metrics:
         self._slots.set_function(lambda: load()[1])
 
     def observe(self, units: Sequence[Pending], begun: float) -> None:
-        """Record the waiting and search times of units that one model has translated.
+        """Record how long each unit waited for its search to start, and how long the model took for all of them.
 
-        `begun` is the monotonic time at which the units were submitted.
+        One model has translated the units. They were submitted at the monotonic time `begun`.
         """
         starts = [segments[0].started for unit in units for segments in unit.drafts if segments]
         for start in starts:

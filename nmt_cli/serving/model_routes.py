@@ -66,18 +66,18 @@ class LanguageRoute:
 
     @property
     def name(self) -> str:
-        """The route's languages for a header, such as de-en-fr.
+        """The route's languages for a response header, such as de-en-fr.
 
-        Characters other than letters, digits and "_" in a code become "_": pt_BR.
+        In each code, "_" replaces characters other than letters, digits and "_". For example, pt-BR becomes pt_BR.
         """
         codes = [self.source, *(step.target for step in self.steps)]
         return "-".join(_NOT_IN_HEADER.sub("_", code[:40]) for code in codes)
 
 
 def untrained(models: Sequence[ServedModel]) -> list[ServedModel]:
-    """Return a ServedModel for each pair of one translator's source and target languages that `models` lacks.
+    """Combine the source languages of each translator with its target languages.
 
-    Pairs of the same language are omitted.
+    Return a ServedModel for each combination that `models` lacks, except pairs of the same language.
     """
     pairs = {(model.source, model.target) for model in models}
     found = list[ServedModel]()
@@ -96,7 +96,7 @@ def routes_of(models: Sequence[ServedModel], *, pivot: bool) -> dict[tuple[str, 
     """
     routes = {(model.source, model.target): LanguageRoute((model,)) for model in models}
     for source in dict.fromkeys(model.source for model in models):
-        frontier = [route for (first, _), route in routes.items() if first == source]  # the longest routes so far
+        frontier = [route for (first, _), route in routes.items() if first == source]  # the longest found so far
         for _ in range(MAX_STEPS - 1 if pivot else 0):
             frontier.sort(key=lambda route: base_of(route.target) != PREFERRED)
             longer = list[LanguageRoute]()

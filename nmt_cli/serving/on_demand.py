@@ -17,12 +17,12 @@ from nmt_cli.translation.stored_models import StoredModel
 from nmt_cli.translation.translator import Translator
 
 LOADS = 2  # models that may be loading at the same time
-RETRY_SECONDS = 60  # after a failed load, how long requests for the model fail without another attempt
+RETRY_SECONDS = 60  # time after a failed load during which requests do not load the model again, and fail at once
 
 
 def _free() -> None:
     """Return the memory of unused objects to the operating system."""
-    gc.collect()  # a translator's queue and threads refer to each other, so reference counts do not free them
+    gc.collect()  # a translator's queue and threads refer to each other, so reference counting does not free them
     trim_malloc()
 
 

@@ -10,7 +10,7 @@ from starlette.datastructures import Headers
 
 from nmt_cli.system.errors import UsageError, printable
 
-# A host and an optional port: example.org, localhost:3000 or [::1]:80
+# A host and an optional port, such as example.org, localhost:3000 or [::1]:80
 _HOST = r"(\[[0-9a-f:.]{2,45}\]|[a-z0-9_.-]{1,253})(?::([0-9]{1,5}))?"
 _AUTHORITY = re.compile(_HOST, re.IGNORECASE | re.ASCII)
 _ORIGIN = re.compile(f"[a-z][a-z0-9+.-]{{0,30}}://{_HOST}", re.IGNORECASE | re.ASCII)
@@ -30,7 +30,7 @@ class Access:
     def refusal(self, method: str, headers: Headers, has_keys: bool) -> tuple[int, str] | None:
         """Return the status and the message of a refusal, or None if the request is accepted.
 
-        If requests need an API key (`has_keys`), pages of every origin may send them.
+        `has_keys` means that every request needs an API key. In this case, pages of every origin may send requests.
         """
         hosts = headers.getlist("Host")
         for host in hosts:
@@ -48,7 +48,7 @@ class Access:
         return 403, f"Pages from {shown} may not use this server{advice}"
 
     def has_host(self, host: str) -> bool:
-        """Return whether a Host header has a name of this server. Loopback addresses always count."""
+        """Return whether a Host header has a name of this server. Accept every loopback address."""
         found = _AUTHORITY.fullmatch(host)
         if not found:
             return False
@@ -63,9 +63,9 @@ class Access:
 
 
 def _is_same(origin: str, host: str) -> bool:
-    """Return whether an origin has the host and port of a Host header. Ports 80 and 443 equal no port.
+    """Return whether an origin has the host and port of a Host header.
 
-    The scheme does not matter, because a proxy may terminate TLS.
+    A missing port equals both 80 and 443, and the scheme does not matter, because a proxy may terminate TLS.
     """
     pair = []
     for found in (_ORIGIN.fullmatch(origin), _AUTHORITY.fullmatch(host)):
@@ -76,10 +76,10 @@ def _is_same(origin: str, host: str) -> bool:
 
 
 def access_for(host: str, names: Sequence[str], origins: Sequence[str]) -> Access:
-    """Return the rules for a server that listens on `host`, which is a host name or an IP address.
+    """Return the rules for a server that listens on `host`, a host name or an IP address.
 
-    `names` are its other host names (--allow-host), and `origins` the allowed origins (--cors); "*" allows all. Raise
-    UsageError if a name or an origin is malformed.
+    `names` are the values of --allow-host, and `origins` those of --cors. In both, "*" allows all. Raise UsageError if
+    a name or an origin is malformed.
     """
     for name in names:
         found = _AUTHORITY.fullmatch(name)

@@ -23,20 +23,20 @@ from nmt_cli.translation.translator import Translator
 
 Result = TypeVar("Result")
 WARM_UP = "Hello."
-# While a CPU thread searches short texts, it also searches up to this many segments of long texts. More would delay the
-# short texts.
+# While a CPU thread translates short texts, it also translates up to this many segments of long texts. More would delay
+# the short texts.
 BACKGROUND_SEGMENTS = 1
 # The cost of a text, in characters, is an estimate of the memory and time that its translation takes.
 COST_PER_UNIT = 50  # the cost of each line or sentence, in addition to its characters
 COST_FACTOR = 4  # the maximum cost of a request is this many times the limit on its characters
-SMALL_COST = 2500  # costs up to this number are always granted, and not counted
+SMALL_COST = 2500  # a request may always reserve costs up to this number, and they are not counted
 
 
 class Budget:
     """A limit on the sum of the amounts that requests reserve at the same time.
 
-    Amounts of up to `small` are always granted and not counted. Beyond `limit`, a larger amount is granted if nothing
-    else is counted.
+    Amounts of up to `small` are always granted and not counted. A larger amount may exceed `limit` only if no other
+    amount is counted at that time.
     """
 
     def __init__(self, limit: int, small: int) -> None:
@@ -69,7 +69,7 @@ class ModelPool(contextlib.AbstractContextManager["ModelPool"]):
         max_cost: int = COST_FACTOR * 100_000,
         pivot: bool = True,
     ) -> None:
-        """`max_cost` limits the cost of one request, and the cost of all large requests together.
+        """`max_cost` limits the cost of one request, and the sum of all costs above SMALL_COST at a time.
 
         If `pivot` is true, language pairs without a model are translated through other languages, if possible. Raise
         UsageError if two models have the same language pair.
@@ -113,8 +113,8 @@ class ModelPool(contextlib.AbstractContextManager["ModelPool"]):
         for code in (source, target):
             if match(code, self.languages) is None:
                 raise Refusal(400, f"{code[:40]} is not supported")
-        # Models may use various codes for a language, such as en, eng and en-US. Prefer the code in the request, and
-        # a target in the requested script, even if a target in another script needs fewer models.
+        # Models may use various codes for a language, such as en, eng and en-US. Prefer the source code in the request.
+        # Prefer a target in the requested script, even if the route to a target in another script has fewer models.
         same = [code for code in self.sources if is_same(code, source)]
         same.sort(key=lambda code: folded(code) != folded(source))
         from_codes = same or [match(source, self.sources) or ""]

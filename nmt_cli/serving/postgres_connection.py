@@ -14,9 +14,10 @@ except ModuleNotFoundError as error:
     text = f'the package {error.name} is missing. Install it: pip install "nmt-cli[postgres]"'
     raise UsageError(text) from None
 
-LOCKS = 0x6E6D7431  # "nmt1" in ASCII; the first number of nmt's advisory locks (`part` is the second)
+LOCKS = 0x6E6D7431  # "nmt1" in ASCII; the first of the two numbers that identify an advisory lock of nmt
 BUSY_SECONDS = 5  # how long a statement may take, including the wait for other writers
-NETWORK_SECONDS = 10  # how long nmt waits for the server, and the server for the next statement of a transaction
+# How long nmt waits for the server. In a transaction, the server waits equally long for the next statement.
+NETWORK_SECONDS = 10
 FORM = "postgresql://USER:PASSWORD@HOST/NAME"
 MODES = "disable", "prefer", "require", "verify-ca", "verify-full"  # values of sslmode, as in libpq
 # SQLSTATE codes of temporary errors: deadlock, too many connections, lock not available, timeout, server starting
@@ -41,7 +42,7 @@ class PostgresConnection:
         """
         self.name, self._arguments = parse(url)
         self._connection: native.Connection | None = None
-        self._prepared = dict[str, native.PreparedStatement]()  # by SQL text; these take one round trip, not three
+        self._prepared = dict[str, native.PreparedStatement]()  # keyed by SQL text; one round trip, not three
         self._in_transaction = False
         try:
             self._open()
@@ -87,13 +88,13 @@ class PostgresConnection:
                 first, *others = statement.split("?")
                 numbered = (f":v{number}{part}" for number, part in enumerate(others))
                 self._prepared[statement] = connection.prepare(first + "".join(numbered))
-            # PostgreSQL rejects NUL, which only an id from a URL can have. With U+FFFD instead, the id matches nothing.
+            # PostgreSQL rejects NUL characters. Only an id from a URL can have one. U+FFFD makes it match nothing.
             sent = (value.replace("\0", "\ufffd") if isinstance(value, str) else value for value in values)
             rows = self._prepared[statement].run(**{f"v{number}": value for number, value in enumerate(sent)})
         return [tuple(row) for row in rows or ()]
 
     def begin(self, *, durable: bool, part: int) -> None:
-        """Begin a transaction, and wait for the advisory lock numbered `part`, which the transaction then holds."""
+        """Begin a transaction that holds the advisory lock numbered `part`. Wait until the lock is free."""
         commit = "on" if durable else "off"
         lock = f"SELECT pg_advisory_xact_lock({LOCKS}, {part % 2**31})"
         try:
@@ -108,7 +109,7 @@ class PostgresConnection:
         self._in_transaction = False
 
     def rollback(self) -> None:
-        """Roll back a transaction. If the connection is lost, the server does so itself."""
+        """Roll back the transaction. If the connection is lost, the server rolls it back without a command."""
         self._in_transaction = False
         if self._connection:
             self.execute("ROLLBACK")
@@ -160,7 +161,7 @@ def parse(url: str) -> tuple[str, dict[str, Any]]:
     name = unquote(parts.path.removeprefix("/"))
     if not (parts.hostname and parts.username and name) or parts.fragment:
         raise UsageError(
-            f"--database or NMT_DATABASE has a URL without a user, host or database name, or with an unescaped #. "
+            f"the URL in --database or NMT_DATABASE needs a user, a host and a database name, and %23 instead of #. "
             f"Use {FORM}"
         )
     if unknown := options.keys() - {"sslmode", "sslrootcert"}:

@@ -72,7 +72,7 @@ async def _step(pool: ModelPool, model: ServedModel, units: Sequence[str], optio
 
 
 class SentenceTerms(Terms):
-    """Glossary terms for the last model. Given an input of this model, `find` returns the source sentence's terms.
+    """Glossary terms for the last model. Given an input of this model, `find` returns the terms of the source sentence.
 
     The lookup ignores case, because the last model may convert text in capitals to sentence case.
     """
@@ -88,7 +88,7 @@ class SentenceTerms(Terms):
 
 
 def _terms_of(terms: Terms, sentences: Sequence[str], texts: Sequence[str], model: ServedModel) -> SentenceTerms:
-    """Find the terms in each source sentence. Key them by its translation in `texts`, the input of `model`."""
+    """Find the terms in each source sentence, for the corresponding translation in `texts`, an input of `model`."""
     by_text = dict[str, list[Term]]()
     any_case = Terms([replace(term, any_case=True) for term in terms.terms])
     originals = dict(zip(any_case.terms, terms.terms, strict=True))
@@ -108,7 +108,7 @@ def _compose(first: Aligned, ranks: Ranks) -> Ranks:
     ends = [end for end, _ in first.links]
 
     def origin(offset: int) -> int:
-        """Return the source offset to which the token at an offset of `first.text` is linked."""
+        """Return the source offset that the token at this offset of `first.text` links to."""
         return first.links[min(bisect_right(ends, offset), len(ends) - 1)][1] if ends else 0
 
     return [Aligned(each.text, [(end, origin(offset)) for end, offset in each.links]) for each in ranks]

@@ -23,10 +23,10 @@ MAX_SENTENCES = 10_000
 async def sentences(request: Request) -> Response:
     """Return {"sentences": [{"before", "source", "hypotheses": [{"text", "alignment"}, ...]}, ...], "after"}.
 
-    "alignment" is a list of pairs: the offset of a token in "source", and the offset in "text" of a token that
-    translates it. Offsets count characters from 0. "before" is the text between the previous sentence and this one.
-    "after" is the text after the last sentence. If the server detected the source language, "detectedLanguage" holds
-    its code and the confidence in percent.
+    Each pair in "alignment" has the offset of a token in "source" and the offset in "text" of a token that translates
+    it. Offsets count characters from 0. "before" is the text between the previous sentence and this one. "after" is the
+    text after the last sentence. If the server detected the source language, "detectedLanguage" holds its code and the
+    confidence in percent.
     """
     service, fields = await Service.open(request)
     text = fields.text("q")

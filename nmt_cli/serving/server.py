@@ -62,7 +62,7 @@ class ServeOptions:
     connections: int | None = None  # maximum number; None: the default
     stored: tuple[StoredModel, ...] = ()  # models that are loaded when a request needs them
     idle: float = 3600  # seconds after which an unused stored model is unloaded
-    memory: int | None = None  # megabytes of the process above which idle stored models are unloaded
+    memory: int | None = None  # if the process has more than this many megabytes, unload idle stored models
     pivot: bool = True
     zero_shot: bool = False  # also offer language pairs that a model was not trained to translate
     database: str | Path | None = None  # a file or a postgresql:// URL
@@ -88,7 +88,7 @@ def serve(options: ServeOptions) -> int:
         models = _models(options)
         sys.setswitchinterval(SWITCH_SECONDS)
         gc.collect()
-        gc.freeze()  # exclude the loaded modules and models from garbage collection, which delays requests
+        gc.freeze()  # garbage collection delays requests; make it ignore the loaded modules and models
         max_cost = COST_FACTOR * options.char_limit
         limits = Limits(options.char_limit, options.batch_limit, options.timeout)
         with (
@@ -117,7 +117,7 @@ def serve(options: ServeOptions) -> int:
                 ws="none",
                 server_header=False,
                 backlog=BACKLOG,
-                limit_concurrency=limit + 1,  # also limits requests, some of which outlive their connections
+                limit_concurrency=limit + 1,  # limits requests as well, because some outlive their connections
                 timeout_keep_alive=KEEP_ALIVE_SECONDS,
                 timeout_graceful_shutdown=math.ceil(options.timeout) + SPARE_SECONDS,
             )
@@ -131,7 +131,7 @@ def serve(options: ServeOptions) -> int:
 
 
 def _models(options: ServeOptions) -> list[ServedModel]:
-    """Load and return `options.models`, and return stored models for other pairs, which are loaded on demand.
+    """Load `options.models` and return them. For other language pairs, also return stored models, not loaded yet.
 
     With `zero_shot`, also return pairs that no model was trained to translate.
     """
@@ -210,9 +210,10 @@ def _return_memory() -> None:
 
 
 def api_keys(options: ServeOptions, stored: bool = False) -> list[bytes]:
-    """Return the keys in the key file, if any. Raise UsageError if other machines could use the server without a key.
+    """Return the keys in the key file, or no keys if there is no such file.
 
-    `stored` tells whether the database has, or had, keys.
+    Raise UsageError if other machines could use the server without a key. `stored` tells whether the database ever had
+    one.
     """
     if not options.api_key_file:
         if not is_loopback(options.host) and not stored:

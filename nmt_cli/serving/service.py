@@ -107,9 +107,9 @@ class Service:
     async def read(self, request: Request, max_bytes: int = 0) -> Fields:
         """Return the fields of a request, and look up its API key.
 
-        Raise Refusal (400) if the body is malformed, (408) if it does not arrive in time, (413) if it is too large, and
-        (503) if too many large bodies are being read or the database cannot be used. For files, `max_bytes` raises the
-        limit on the body.
+        Raise Refusal (400) if the body is malformed, (408) if it does not arrive in time, and (413) if it is too large.
+        Raise Refusal (503) if too many large bodies are being read or the database cannot be used. For files,
+        `max_bytes` raises the limit on the body.
         """
         try:
             async with asyncio.timeout(self.limits.body_seconds):
@@ -144,7 +144,7 @@ class Service:
 
     @property
     def needs_keys(self) -> bool:
-        """Whether requests need an API key, because there is a file of keys or the database has or had a key."""
+        """Whether requests need an API key. They do if the server has a key file, or if the database ever had a key."""
         return bool(self.keys) or self._has_stored_keys
 
     def key_of(self, request: Request) -> ApiKey | None:
@@ -160,8 +160,8 @@ class Service:
     def check_key(self, request: Request, fields: Fields, name: str = "", missing: int = 400) -> None:
         """Check the API key in a field or in the Authorization header, if requests need a key.
 
-        Raise Refusal (403) if the key is wrong. If there is no key, raise a Refusal with the status `missing`, whose
-        message mentions the field `name`.
+        Raise Refusal (403) if the key is wrong. If there is no key, raise a Refusal with the status `missing` and a
+        message that names the field `name`.
         """
         if not self.needs_keys or self.key_of(request):
             return
@@ -259,10 +259,9 @@ class Service:
         return route
 
     async def translate_file(self, request: Request, kind: str, data: bytes, pair: tuple[str, str]) -> bytes:
-        """Return a translated file, and count its characters. `kind` is a name in `documents.formats.FORMATS`.
+        """Translate a file and count its characters. `kind` is a name in `documents.formats.FORMATS`.
 
-        `pair` is the source language, which may be "auto", and the target language. Raise Refusal (400) if the
-        file is not in this format.
+        The source language in `pair` may be "auto". Raise Refusal (400) if the file is not in this format.
         """
         return await while_connected(request, self._translate_file(request, kind, data, pair))
 
@@ -289,7 +288,7 @@ class Service:
             return await workers.assemble_file(text_format, data, tuple(ranks[0] for ranks in translated))
 
     async def units_in(self, text_format: TextFormat, texts: Sequence[str]) -> Sequence[Sequence[str]]:
-        """Return the units of each text. Raise Refusal (400) if a text is malformed or its markup is too expensive."""
+        """Return the units of each text. Raise Refusal (400) if a text is malformed or has too much markup."""
         try:
             if not text_format.marked:
                 return units_of(text_format, texts)

@@ -43,7 +43,7 @@ class SqliteConnection:
             raise DataError(f"{path} is damaged or not an SQLite database: {error}") from None
 
     def _use_log(self) -> None:
-        """Switch to write-ahead logging. Retry while another process does so, because SQLite itself does not wait."""
+        """Switch to write-ahead logging. If another process locks the database, retry: here SQLite does not wait."""
         until = time.monotonic() + BUSY_SECONDS
         while True:
             try:

@@ -1,4 +1,4 @@
-"""LibreTranslate's route /suggest. Clients send better translations, which the server may collect in a file."""
+"""LibreTranslate's route /suggest. Clients send better translations, and the server appends them to a file."""
 
 import fcntl
 import json
@@ -33,7 +33,10 @@ async def suggest(request: Request) -> JSONResponse:
 
 
 def append(path: Path, line: bytes) -> None:
-    """Append a line to a file. Only the owner may read a new file. Raise Refusal (503) if it is full or unwritable."""
+    """Append a line to a file. Only the owner may read a new file.
+
+    Raise Refusal (503) if the file cannot be written or would exceed MAX_FILE_BYTES.
+    """
     try:
         file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         try:

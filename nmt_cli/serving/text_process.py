@@ -1,8 +1,8 @@
-"""A worker process that parses and assembles files, and long texts with markup, placeholders or kept words.
+"""A worker process that parses and assembles files, and long texts with markup, placeholders or words to keep.
 
-It reads calls of `Workers` from stdin and writes results to stdout, one line of JSON each. The server kills this
-process when it cancels a call, for example at a request's deadline. The process also ends when its stdin closes or the
-server dies.
+It reads calls of `Workers` from stdin and writes results to stdout. Each call and each result is one line of JSON. The
+server kills this process when it cancels a call, for example at a request's deadline. The process also ends when its
+stdin closes or the server dies.
 """
 
 import json
@@ -25,7 +25,7 @@ MAX_MEMORY = 1 << 30  # bytes
 
 def main() -> None:
     os.nice(NICE)
-    # The server needs this process to finish pending requests after these signals.
+    # After these signals, the server finishes pending requests, and this process must still serve them.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
     end_with_parent(os.getppid())

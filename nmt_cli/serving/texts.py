@@ -91,7 +91,10 @@ class MarkedText:
         self.units = [segment.text for segment in document.segments]
 
     def translated(self, results: Sequence[Aligned]) -> str:
-        """Return the translated text, given the translations of its units. If one is blank, keep the unit's source."""
+        """Return the translated text, given the translations of its units.
+
+        Where a translation is blank, keep the source of the unit.
+        """
         for segment, source, result in zip(self._document.segments, self._sources, results, strict=True):
             segment.result = source  # undo an earlier call
             segment.result = place_marks(segment, result)

@@ -22,4 +22,4 @@ def test_the_argument_is_the_source(nmt: Nmt, tmp_path: Path) -> None:
     assert "Scores with damaged sources" in out
     code, _, err = nmt("score", "--robust", "test.en", "--reference", "test.de")
     assert code == 2
-    assert "--robust translates the source itself. Pass --model DIR" in err
+    assert "--robust translates the damaged source. Pass --model DIR" in err

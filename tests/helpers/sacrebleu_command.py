@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import sys
 import tempfile
 from types import SimpleNamespace
@@ -10,6 +11,8 @@ from typing import Any
 import pytest
 from sacrebleu.sacrebleu import main
 from sacrebleu.utils import Color
+
+signal.signal(signal.SIGPIPE, signal.SIG_IGN)  # as Python does; the import above makes a broken pipe kill the process
 
 
 def sacrebleu(*words: object) -> Any:

@@ -53,7 +53,7 @@ def test_packages_with_too_many_or_wrong_members_are_refused(tmp_path: Path, mon
     data = bytearray(package(path).read_bytes())
     data[data.index(b"PK\1\2") + 8] |= 1
     path.write_bytes(data)
-    with pytest.raises(DataError, match=r"metadata\.json is encrypted or compressed in an unusual way"):
+    with pytest.raises(DataError, match=r"metadata\.json is encrypted, or compressed in an unusual way"):
         metadata_of(path)
     package(path, "p/sentencepiece.model")
     with pytest.raises(MissingError, match=r"the package has no model/model\.bin"):

@@ -57,7 +57,7 @@ def test_numbers_of_all_types_are_read_and_integers_need_scales(tmp_path: Path) 
     assert {binary.weights(name).dtype for name in "hws"} == {np.dtype(np.float32)}
     assert binary.weights("s").tolist() == [[2, -1], [0, 6]]
     for name in ("n", "m", "i", "l", "t"):
-        with pytest.raises(DataError, match=rf"model\.bin is damaged: {name} has no scale for its integers"):
+        with pytest.raises(DataError, match=rf"model\.bin is damaged: {name} has no scales that fit its integers"):
             binary.weights(name)
     assert (binary.number("one", 3), binary.number("none", 3)) == (7, 3)
     with pytest.raises(DataError, match="its attribute s is not a number"):

@@ -251,7 +251,7 @@ def test_each_side_has_its_own_tokenizer_and_names(theirs: Path, tmp_path: Path)
     assert len(found.tokenizers) == 2
     assert len(read_ctranslate2(theirs).tokenizers) == 1
     (directory / "sentencepiece.model").unlink()
-    with pytest.raises(MissingError, match=r"has no SentencePiece model\. Copy it there as sentencepiece\.model"):
+    with pytest.raises(MissingError, match=r"Copy the model's tokenizer there as sentencepiece\.model"):
         read_ctranslate2(directory)
     parse = import_package("sentencepiece.sentencepiece_model_pb2").ModelProto.FromString
 
@@ -337,8 +337,8 @@ def test_exact_bounds_of_the_header(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert not refuses({f"v{i}": one for i in range(1001)})
     monkeypatch.setattr(ctranslate2_binary, "MAX_VARIABLES", 2)
     assert not refuses({"a": one, "b": one}, {"c": "a", "d": "a"})
-    assert refuses({"a": one, "b": one, "c": one}) == "it would have 3 variables"
-    assert refuses({"a": one}, dict.fromkeys("bcd", "a")) == "it would have 3 aliases"
+    assert refuses({"a": one, "b": one, "c": one}) == "it would have 3 variables, which is too many"
+    assert refuses({"a": one}, dict.fromkeys("bcd", "a")) == "it would have 3 aliases, which is too many"
     data = binary_bytes({"a": one})
     for kind in (5, 6):
         changed = data.replace(b"a\0\0\1\1", bytes([97, 0, 0, kind, 1]))

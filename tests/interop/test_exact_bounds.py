@@ -53,7 +53,7 @@ def test_bounds_of_marian_items(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(marian_binary, "MAX_ITEMS", 2)
     three = {name: float_item(ONE) for name in "abc"}
     assert read(dict([*three.items()][:2])) == ""
-    assert read(three) == "it would have version 1 and 3 items"
+    assert read(three) == "its header claims version 1 and 3 items"
     assert read({"a" * 999: (FLOAT32, (1,) * 4, bytes(4))}) == ""
     assert read({"a" * 1000: (FLOAT32, (1,), bytes(4))}) == "the name of an item would have 1,001 bytes"
     nameless = struct.pack("<2Q4Q", 1, 1, 0, FLOAT32, 0, 4) + struct.pack("<Q", 0) + bytes(4)
@@ -91,7 +91,7 @@ def test_marian_gets_the_converted_weights_of_files_that_it_cannot_read(
         monkeypatch.setattr(marian_files, "find_spec", lambda _, adapter=adapter: adapter is asked)
         monkeypatch.setattr(marian_files, "Marian", adapter)
         found = read_marian(directory)
-        compared = "Its 8-bit weights were converted to float32 for the comparison."
+        compared = "The 8-bit weights were converted to float32 for the comparison."
         assert found.note == (compared if int8 and adapter is asked else "")
         assert found.shortlist is not None
         assert 8 in found.shortlist.targets

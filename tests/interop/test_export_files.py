@@ -290,4 +290,4 @@ def test_the_tokens_of_an_imported_vocabulary_map_are_counted(
     (tmp_path / "vmap.txt").touch()
     monkeypatch.setattr(vocabulary_map, "read_vocabulary_map", lambda *_: Shortlist([*range(1500)], [2], [7, 8]))
     assert vocabulary_map.import_vocabulary_map(model, tmp_path / "vmap.txt") == 0
-    assert capsys.readouterr().err.strip().endswith("shortlist.bin: 1,500 frequent tokens, 2 listed ones")
+    assert capsys.readouterr().err.strip().endswith("shortlist.bin: 1,500 frequent tokens, 2 listed tokens")

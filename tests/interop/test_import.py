@@ -197,9 +197,7 @@ def test_missing_and_damaged_files_are_named(tmp_path, saved):
     tensors = load_tensors(directory / "model.safetensors")
     del tensors["model.encoder.layers.0.fc1.bias"]
     refused("model.safetensors", safetensors.torch.save(tensors, {"format": "pt"}), DataError, "no tensor .*fc1.bias")
-    refused(
-        "model.safetensors", None, MissingError, r"hf has no weights: neither model\.safetensors nor pytorch_model\.bin"
-    )
+    refused("model.safetensors", None, MissingError, r"hf has no weights: no model\.safetensors, no pytorch_model\.bin")
     refused("vocab.json", None, MissingError, r"hf has no vocab\.json")
     (directory / "model.bin").touch()
     refused("model.safetensors", None, DataError, r"model\.bin is damaged or not a model of CTranslate2")
@@ -285,5 +283,5 @@ def test_imports_are_compared_on_random_known_tokens(tmp_path):
     assert not any(UNK in ids for ids in tokenizer.encode(lines))
     assert len({*lines}) == 12
     assert verify_import(None, tokenizer, None, None).startswith(
-        "The import was not verified, because its toolkit (pymarian"
+        "The import was not verified, because the model's toolkit (pymarian"
     )

@@ -233,9 +233,9 @@ def test_items_that_cannot_be_read_are_named(items: Any, words: str, tmp_path: P
         (struct.pack("<2Q", 1, BIG), "items"),
         (struct.pack("<2Q4Q", 1, 1, BIG, FLOAT32, 1, 4), "the name of an item"),
         (struct.pack("<2Q4Q", 1, 1, 2, FLOAT32, BIG, 4) + b"a\0", "dimensions"),
-        (struct.pack("<2Q4Q", 1, 1, 2, FLOAT32, 1, BIG) + b"a\0" + bytes(12), "do not fill"),
-        (struct.pack("<2Q4Q", 1, 1, 2, FLOAT32, 0, 4) + b"a\0" + struct.pack("<Q", BIG), "do not fill"),
-        (struct.pack("<2Q4Q", 1, 1, 2, FLOAT32, 0, 4) + b"a\0" + bytes(8 + 4 + 1), "do not fill"),
+        (struct.pack("<2Q4Q", 1, 1, 2, FLOAT32, 1, BIG) + b"a\0" + bytes(12), "do not add up"),
+        (struct.pack("<2Q4Q", 1, 1, 2, FLOAT32, 0, 4) + b"a\0" + struct.pack("<Q", BIG), "do not add up"),
+        (struct.pack("<2Q4Q", 1, 1, 2, FLOAT32, 0, 4) + b"a\0" + bytes(8 + 4 + 1), "do not add up"),
         (struct.pack("<2Q4Q4Q", 1, 2, *(2, FLOAT32, 0, 4) * 2) + b"a\0a\0" + bytes(16), "occurs twice"),
     ],
 )

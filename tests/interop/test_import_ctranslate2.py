@@ -117,7 +117,7 @@ def test_unsupported_features_are_refused_by_name(tmp_path):
 def test_missing_files_are_named(tmp_path):
     theirs = opennmt_model(tmp_path / "theirs")
     for name, reason in [
-        ("sentencepiece.model", "no SentencePiece model. Copy it there as sentencepiece.model"),
+        ("sentencepiece.model", "no SentencePiece model. Copy the model's tokenizer there as sentencepiece.model"),
         ("shared_vocabulary.json", r"needs shared_vocabulary\.json"),
         ("config.json", r"config\.json is missing"),
     ]:

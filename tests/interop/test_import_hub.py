@@ -73,7 +73,7 @@ def test_the_manifest_and_the_log_name_the_commit(tmp_path, saved, monkeypatch, 
         assert "translations that end within the limit are the same" in loaded.manifest["proof"]
         assert not [path for path in server.requests if "tf_model" in path]
         for name in ("owner/other", "owner/opus@branch"):
-            with pytest.raises(DownloadError, match=f"no directory {name} here, and it cannot be downloaded"):
+            with pytest.raises(DownloadError, match=f"no directory {name} here, and the model cannot be downloaded"):
                 import_model(name, tmp_path / "new")
         (directory / "model.safetensors").unlink()
         server.commit = "f" * 40

@@ -216,7 +216,8 @@ def test_a_failed_download_names_the_local_models(tmp_path: Path, monkeypatch: p
     with pytest.raises(DownloadError) as caught:
         hub.download("owner/name")
     assert str(caught.value).startswith(
-        "no directory owner/name here, and it cannot be downloaded from the hub: no name . Models here: runs/mine"
+        "no directory owner/name here, and the model cannot be downloaded from the hub: no name . "
+        "Models here: runs/mine"
     )
     assert "\n" not in str(caught.value)
 

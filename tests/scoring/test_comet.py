@@ -79,7 +79,7 @@ def test_comet_is_scored_compared_and_gated_like_bleu(files: dict[str, Path], tm
     turned = evaluate(files, program(tmp_path), hypothesis=files["bad"], baseline=files["good"], fail_if_worse=True)
     assert "significantly worse" in turned.failures[0]
     named = evaluate(files, program(tmp_path), comet_model="Unbabel/XCOMET-XL").text()
-    assert "COMET of Unbabel/XCOMET-XL (see the model's card for its license)" in named
+    assert "COMET of Unbabel/XCOMET-XL, times 100, on the same test set (for its license," in named
 
 
 def test_a_python_runs_unbabel_comets_module(files: dict[str, Path], tmp_path: Path) -> None:
@@ -107,7 +107,7 @@ def test_a_python_runs_unbabel_comets_module(files: dict[str, Path], tmp_path: P
         ("", {"references": (Path("ref"), Path("ref"))}, UsageError, "needs the sources .* and one reference"),
         ("", {"source": None}, UsageError, "needs the sources"),
         ("", {"python": None}, UsageError, "needs --comet-python"),
-        ("", {"python": Path("nowhere/python")}, MissingError, "no Python or program nowhere/python"),
+        ("", {"python": Path("nowhere/python")}, MissingError, "--comet-python nowhere/python is not a file"),
     ],
 )
 def test_each_failure_is_one_error(
@@ -125,7 +125,7 @@ def test_a_file_that_cannot_be_run_is_refused(files: dict[str, Path], tmp_path: 
         MissingError, match=r"cannot run .*comet-score \(--comet-python\): Permission denied\. Run python"
     ):
         evaluate(files, file)
-    with pytest.raises(MissingError, match="no Python or program"):
+    with pytest.raises(MissingError, match="is not a file"):
         evaluate(files, tmp_path)  # a directory
 
 

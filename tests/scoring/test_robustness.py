@@ -70,7 +70,7 @@ def test_the_table_is_in_every_format_and_only_if_asked_for(options: ScoreOption
 
 
 def test_hypotheses_and_metrics_of_other_kinds_are_refused(options: ScoreOptions) -> None:
-    with pytest.raises(UsageError, match=r"--robust translates the source itself\. Pass --model DIR"):
+    with pytest.raises(UsageError, match=r"--robust translates the damaged source\. Pass --model DIR"):
         evaluate(options, None)
     for metric in ("comet", "brackets"):
         with pytest.raises(UsageError, match=f"--robust does not support --metric {metric}"):
