@@ -33,11 +33,14 @@ PerMinute = Annotated[
     int | None, number_option("Maximum requests per minute", default="no limit", min=0, max=MAX_LIMIT)
 ]
 PerDay = Annotated[int | None, number_option("Maximum characters per day", default="no limit", min=0, max=MAX_LIMIT)]
+LIMIT_DEFAULT = "unchanged; no limit if both are omitted"
 NewPerMinute = Annotated[
-    int | None, number_option("Maximum requests per minute", default="see above", min=0, max=MAX_LIMIT)
+    int | None,
+    number_option("Maximum requests per minute", default=LIMIT_DEFAULT, min=0, max=MAX_LIMIT),
 ]
 NewPerDay = Annotated[
-    int | None, number_option("Maximum characters per day", default="see above", min=0, max=MAX_LIMIT)
+    int | None,
+    number_option("Maximum characters per day", default=LIMIT_DEFAULT, min=0, max=MAX_LIMIT),
 ]
 
 

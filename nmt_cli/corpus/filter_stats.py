@@ -17,9 +17,9 @@ from nmt_cli.system.errors import UsageError
 def show(corpus: schema.Corpus, out: Path, options: prepare.PrepareOptions) -> None:
     """Show how many pairs cleaning and each filter would drop, for each part of the training text.
 
-    Checks that need tokens or other pairs are left out, and so is synthetic text. The filters are applied to the pairs
-    that pass the remaining checks of cleaning. A pair counts for every filter that would drop it. Filters that are off
-    in the recipe are applied with the settings in filters.ADVISED.
+    Lengths in tokens are not checked, pairs are not compared, and synthetic text is not read. The filters are applied
+    to the pairs that pass the remaining checks of cleaning. A pair counts for every filter that would drop it. Filters
+    that are off in the recipe are applied with the settings in filters.ADVISED.
     """
     source = sources.source_of(corpus, options.mirror)
     if corpus.format == "trees":

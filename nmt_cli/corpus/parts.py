@@ -1,7 +1,7 @@
 """Parts of a corpus that several machines prepare together in a shared directory.
 
-A part is a run of about PART_PAIRS consecutive training pairs, whereas "a part of the corpus" is the text of one
-source. A bucket is a range of pair hashes. The shared directory contains these directories, where N is the number of a
+A part is a run of about PART_PAIRS consecutive training pairs. (Elsewhere, "a part of the corpus" is the text of one
+source.) A bucket is a range of pair hashes. The shared directory contains these directories, where N is the number of a
 part and B the number of a bucket:
 
 job            the settings and input files, which must be the same for all shards
@@ -9,7 +9,7 @@ held-out       the held-out pairs
 cleaned/N      the cleaned text of part N, and the hashes of its pairs in ascending order
 text           the number of parts and the hashes of the input files, stored by the first shard that has read all text
 repeated/B     the pairs that equal an earlier pair and have a hash in bucket B, as positions in the whole cleaned text
-tokenizer      the tokenizer, and the held-out text
+tokenizer      the tokenizer, and the text of the held-out pairs
 encoded/N      the token ids of part N
 
 Each of them is committed by one rename, and never changes. Its manifest contains the hashes of its files.
@@ -189,7 +189,7 @@ class Cleaned:
 
 
 def _before(hashes: npt.NDArray[np.uint64], bound: int) -> int:
-    """Return how many of the sorted hashes have first 8 bytes below `bound`."""
+    """Return the number of hashes whose first 8 bytes are below `bound`. The hashes are sorted."""
     first, end = 0, len(hashes)
     while first < end:  # a binary search by NumPy would read the whole file
         middle = (first + end) // 2

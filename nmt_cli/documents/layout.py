@@ -60,8 +60,8 @@ def lay_out(
 def _ordered(marks: list[MarkInGap], left: list[int], right: list[int]) -> list[MarkInGap]:
     """Sort the marks in a gap.
 
-    Marks in elements around the unit before the gap go first. Marks in elements around the unit after the gap go last.
-    If this would change the order of `ordered` marks, move these marks out of elements that do not contain both units.
+    Marks inside elements of the unit on the left go first, and marks inside elements of the unit on the right go last.
+    If marks that must keep their order would change it, move them out of elements that do not contain both units.
     """
 
     def by_path(each: MarkInGap) -> tuple[int, int]:
@@ -96,7 +96,7 @@ def _spaces(space: str, left: str, right: str, marks: list[Mark]) -> list[str]:
     apart = [before, *between, after]
     if space.strip():  # text that belongs to no unit
         return [space, *(" " if each else "" for each in apart[1:])]
-    # In the source, only the marks separate two words, as in "a<br>b".
+    # Whether the source has two words with nothing but marks between them, as in "a<br>b"
     only_marks_separate = first.isalnum() and last.isalnum() and not all(mark.joins for mark in marks)
     if space and left and right and not any(apart) and not only_marks_separate:
         apart[-1] = True
@@ -107,8 +107,8 @@ def _is_apart(neighbor: str, character: str, space: str) -> bool:
     """Return whether to write a space between a mark and a character of the translation.
 
     `neighbor` is `Mark.before` or `Mark.after`. `space` is the text in the gap. If `neighbor` is " ", write a space. If
-    `neighbor` is a letter or digit, write none. Otherwise, write a space if `character` is a letter or digit. If
-    `space` is not empty, also write one if `character` differs from `neighbor`.
+    `neighbor` is a letter or digit, write none. Otherwise, write one if `character` is a letter or digit, or if
+    `space` is not empty and the two characters differ.
     """
     if neighbor == " " or neighbor.isalnum():
         return neighbor == " "

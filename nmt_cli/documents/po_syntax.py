@@ -20,7 +20,7 @@ _PO_TOKEN = re.compile(
     |(?P<keyword>msgctxt|msgid_plural|msgid|msgstr|domain)(?:\s*\[\s*(?P<index>[0-9]++)\s*\])?""",
     re.ASCII | re.DOTALL | re.VERBOSE,
 )
-_OBSOLETE = re.compile(r'#~\s*(?:msg|")', re.ASCII)  # does not match `#~|`, because that begins a previous msgid
+_OBSOLETE = re.compile(r'#~\s*(?:msg|")', re.ASCII)  # but not `#~|`, before an entry's former msgid
 _ESCAPE = re.compile(rb"\\(?:([0-7]{1,3})|x([0-9a-fA-F]+)|(.))", re.DOTALL)
 _LETTERS = {"a": "\a", "b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t", "v": "\v", '"': '"', "\\": "\\"}
 _ESCAPED = str.maketrans(
@@ -211,7 +211,7 @@ def _byte(match: re.Match[bytes]) -> bytes:
 
 
 def spelled(keyword: str, text: str, new_line: str) -> str:
-    """Return the source of a field. If the text has only one line and the field fits on one, use one line of the file.
+    """Return the source of a field. A text of one line stays on one line of the file if it fits.
 
     Otherwise, begin each line of the text on a new line of the file, and wrap long lines at spaces.
     """

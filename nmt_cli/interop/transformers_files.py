@@ -43,7 +43,7 @@ def read_transformers(directory: Path) -> ForeignModel:
     except Exception as error:  # transformers raises errors of many kinds
         if type(error).__name__ == "UnpicklingError":
             what = f"{directory} has a pickle that is damaged or holds more than tensors"
-            raise DataError(f"{what}; nothing in it was executed: {str(error).partition('.')[0][:150]}") from None
+            raise DataError(f"{what} ({str(error).partition('.')[0][:150]}). Nothing in it was executed") from None
         raise DataError(f"transformers cannot load {directory}: {str(error)[:150]}") from None
     if adapter.missing:
         raise DataError(f"{directory} has no tensor {adapter.missing[0]}")
@@ -77,14 +77,15 @@ def weight_files(directory: Path) -> list[Path]:
 def _read_config(directory: Path, weight_bytes: int) -> Any:
     """Return the configuration. Raise DataError if our model lacks one of its features, or if its sizes are too large.
 
-    transformers allocates tensors of these sizes. The weight files must have at least one byte per parameter.
+    Sizes are too large if the weight files have less than one byte per parameter. transformers would allocate the
+    memory before it notices.
     """
     transformers = import_package("transformers")
     if missing := [name for name in REQUIRED if not (directory / name).is_file()]:
         raise MissingError(f"{directory} has no {', '.join(missing)}, which a Marian model of transformers needs")
     for name in JSON_FILES:
         if (directory / name).is_file():
-            artefact.read_json(directory / name)  # raises DataError for a huge file, which transformers would read
+            artefact.read_json(directory / name)  # refuse huge files; transformers has no limit
     try:
         config = transformers.AutoConfig.from_pretrained(directory, **OFFLINE)
     except Exception as error:  # transformers raises errors of many kinds

@@ -3,8 +3,9 @@
 In transformers, a post-norm model is a Marian model, and a pre-norm model is a Pegasus model.
 
 In the positional encodings of transformers, all sines precede all cosines. In ours, sines and cosines alternate. A
-permutation of d_model converts between both orders exactly. Exports put PAD last in a shared vocabulary, because
-CTranslate2 replaces the last row of a Marian embedding with zeros and uses it as the first input of the decoder.
+permutation of the d_model dimensions converts between both orders exactly. Exports put PAD last in a shared vocabulary,
+because CTranslate2 replaces the last row of a Marian embedding with zeros and uses it as the first input of the
+decoder.
 """
 
 import itertools
@@ -83,10 +84,9 @@ def _layer_tensors(settings: schema.Model) -> Iterator[tuple[str, list[str]]]:
 
 
 def permute_d_model(name: str, tensor: Tensor, order: Tensor) -> Tensor:
-    """Permute d_model in one of our tensors.
+    """Permute the d_model dimensions of one of our tensors.
 
-    Permute the columns of modules that read the residual stream, and the rows of other modules. In an SSRU, which reads
-    and writes elements of the stream, permute both.
+    These are the columns of modules that read the residual stream, the rows of other modules, and both in an SSRU.
     """
     if "recurrence" in name:
         return tensor[order] if tensor.dim() == 1 else tensor[order][:, order]

@@ -115,7 +115,7 @@ def _wrong_sources(recipe: Recipe) -> Iterator[str]:
     first_steps = [stage.from_step for stage in recipe.training.stages]
     if first_steps != sorted(set(first_steps)):
         yield "training.stages must be in ascending order of from_step"
-    if sources or corpus.synthetic:  # without them, the recipe may not describe the parts of its corpus
+    if sources or corpus.synthetic:  # otherwise, its corpus may have parts that the recipe does not name
         parts = len(corpus.parts)
         for setting, weights in _given_weights(recipe.training):
             if len(weights) not in (0, parts):
@@ -278,7 +278,7 @@ def load(path: Path, overrides: Iterable[str] = (), *, start: bool = True) -> Re
         named_corpus = {"corpus": NAMED_CORPORA.get(str(_corpus_name(values)), {})}
         values = merge(_settings_of(Path(directory)), merge(named_corpus, values))
     recipe = from_plain(values, str(path))
-    # `load_stored` does not check the name. An imported model is not a run, so its name may contain a slash.
+    # A run's name is a directory. `load_stored` lacks this check, because names of imported models may have a slash.
     if recipe.name in (".", "..") or "/" in recipe.name:
         raise UsageError(f"{path}: name must be the name of a directory under runs/, not {recipe.name[:60]!r}")
     _warn_of_unused(recipe.training, path)

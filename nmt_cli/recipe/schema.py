@@ -33,7 +33,7 @@ class Tokenizer(Section):  # the SentencePiece BPE model that both languages sha
 
 class Synthetic(Section):  # real text in one language, which a model translates into the other
     side: Literal["src", "tgt"] = Field("src", description="the side of the real text")
-    files: list[str] = Field([], description="files of real text; none: the same side of the real training pairs")
+    files: list[str] = Field([], description="files of real text; if empty, one side of the real training pairs")
     src: str | None = Field(None, description="source language code of the pairs; null: corpus.src")
     tgt: str | None = Field(None, description="target language code of the pairs; null: corpus.tgt")
     model: str | None = Field(None, description="model directory to translate with; null: training.teacher")
@@ -77,7 +77,7 @@ class Corpus(Section):  # the sources of the text and their processing; named.py
     hold_out: int = Field(
         0,
         ge=0,
-        description="pairs to hold out for each missing set (dev, test, general); training uses neither of their sides",
+        description="pairs to hold out for each missing set (dev, test, general); no side of them is in training pairs",
     )
     mix_src: Annotated[list[str], MAY_CHANGE] = Field([], description="files of general text to mix in, source side")
     mix_tgt: Annotated[list[str], MAY_CHANGE] = Field([], description="files of general text to mix in, target side")
@@ -165,7 +165,7 @@ class Corpus(Section):  # the sources of the text and their processing; named.py
 
     @property
     def max_tokens(self) -> int | None:
-        """The largest maximum length of a side, in subwords, among the parts of the training text. None: no limit."""
+        """The longest allowed side in any part of the training text, in subwords. None if a part has no limit."""
         limits = [section.cleaning.max_tokens for section in self.trained]
         return None if None in limits else max(filter(None, limits))
 
@@ -229,7 +229,7 @@ class Training(Section):  # section 5 of the paper
     )
     weights: list[Weight] = Field(
         [],
-        description="relative token shares of train_src, each source and each synthetic entry; none: see temperature",
+        description="relative token shares of train_src, each source, each synthetic entry; if empty, see temperature",
     )
     temperature: float = Field(
         1, gt=0, le=100, description="without weights: shares are proportional to sizes ^ (1 / temperature)"
@@ -293,7 +293,8 @@ class Averaging(Section):  # checkpoint averaging (section 6.1: the last 5 for b
     last: int = Field(5, ge=1, description="checkpoints to average")
     best: bool = Field(False, description="use the checkpoint with the lowest dev loss instead of the last ones")
     with_start: list[Share] = Field(
-        [], description="candidate shares of init_from's weights in the average; held-out BLEU decides"
+        [],
+        description="shares of init_from's parameters to try in the average; the best held-out BLEU decides",
     )
 
 

@@ -1,4 +1,4 @@
-"""Store glossaries, hashes of API keys, and each key's usage per day in a database, but no texts to translate.
+"""Store glossaries, hashes of API keys, and each key's usage per day. Texts to translate are not stored.
 
 The database is in memory, in an SQLite file that several servers on one machine may share, or in PostgreSQL for servers
 on several machines. This module, `sqlite_connection.py` and `key_store.py` use no package of the extra `serve`, so that
@@ -105,7 +105,7 @@ def connect(place: str | Path | None) -> Connection:
 
 
 class Database:
-    """A connection to the database that several threads may share. It runs one call at a time."""
+    """A connection to the database. Threads may share it; it runs one call at a time."""
 
     def __init__(self, place: str | Path | None = None) -> None:
         """Open a database and bring its schema to the newest version.

@@ -96,7 +96,7 @@ def routes_of(models: Sequence[ServedModel], *, pivot: bool) -> dict[tuple[str, 
     """
     routes = {(model.source, model.target): LanguageRoute((model,)) for model in models}
     for source in dict.fromkeys(model.source for model in models):
-        frontier = [route for (first, _), route in routes.items() if first == source]  # the longest found so far
+        frontier = [route for (first, _), route in routes.items() if first == source]  # the routes to extend
         for _ in range(MAX_STEPS - 1 if pivot else 0):
             frontier.sort(key=lambda route: base_of(route.target) != PREFERRED)
             longer = list[LanguageRoute]()

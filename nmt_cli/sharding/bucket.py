@@ -106,7 +106,7 @@ def file_system(url: str) -> tuple[Any, str]:
         try:
             files, path = fsspec.core.url_to_fs(url)
         except ImportError as error:
-            raise UsageError(f"{url}: {error}. You can also run: pip install 'nmt-cli[cloud]'") from None
+            raise UsageError(f"{url}: {error}. For s3:// and gs://, run: pip install 'nmt-cli[cloud]'") from None
         except ValueError as error:
             raise MissingError(f"{url}: {error}") from None
         return files, path

@@ -3,7 +3,7 @@
 By default, an epoch contains each sentence of the corpus exactly once. With weights or a temperature, it is a mix of
 the parts of the corpus. The mix depends only on the corpus, the recipe and the seed. Within a stage of the recipe,
 no sentence of a part is repeated before all sentences of that part have been used, even if that takes several epochs.
-A small part may be used several times in one epoch. In this module, a "sentence" is the number of a sentence pair.
+A small part may be used several times in one epoch. Arrays of "sentences" contain the indices of sentence pairs.
 """
 
 import itertools

@@ -32,7 +32,8 @@ from nmt_cli.transformer.hardware import choose_device
 TOKENS_PER_PROCESS = 256  # with fewer tokens per step, another CPU process costs more time than it saves
 MAX_PROCESSES = 16
 LAST_SECONDS = 20.0  # at the end, process 0 is killed if it does not exit by itself within this time
-POLL_SECONDS = 1.0  # between polls. A signal that the kernel delivers to another thread does not wake the main thread
+# The main thread must poll, because a signal that the kernel delivers to another thread does not wake it.
+POLL_SECONDS = 1.0
 LAUNCHER_VARS = {"WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MV2_COMM_WORLD_SIZE"}  # set by launchers
 
 
@@ -177,7 +178,7 @@ def _run(rank: int, job: _Job) -> None:
         if not rank:
             job.sender.send(result)
     except SystemExit:
-        if not rank:  # process 0 reports the error
+        if not rank:  # all processes raise it; one report is enough
             raise
     except Exception as error:
         error.add_note(traceback.format_exc()[-2000:])

@@ -21,9 +21,9 @@ from nmt_cli.translation.segments import Hypothesis, Segment, length_penalty
 # again. MAX_HALVINGS = 3 gives at most eight parts.
 MAX_HALVINGS = 3
 # A short source in capitals is translated both in capitals and in sentence case. The translation from capitals wins
-# only if its log-probability per token is higher by more than CLEARLY nats. The tokenizer splits words in capitals into
-# letters, and therefore nonsense from capitals often has a high log-probability. With a small model trained on
-# Multi30k, capitals gave the higher value for 31 of 146 short phrases, but only for one of them by more than 0.6.
+# only if its log-probability per token is higher by more than CLEARLY nats. Models are often sure of
+# nonsense that they make from capitals. With a small model trained on Multi30k, capitals gave the higher value for 31
+# of 146 short phrases, but only for one of them by more than 0.6.
 CLEARLY = 0.5
 # A translation is too long if it has at least EXCESS * (source tokens) + MARGIN tokens after its forced prefix, and at
 # least EXCESS * (source characters) + 2 * MARGIN characters.
@@ -237,8 +237,8 @@ class Assembler:
         self._replace(segment, others, pending.drafts[0])  # first, so that Pending.cancel can cancel them
         _, offset, _ = segment.random_key
         for other in others:
-            # The position makes a segment wait in the queue. If this text is part of a larger text, its first search
-            # has already waited for the earlier parts. Therefore, count only the segments of this text.
+            # A segment waits for those with lower positions in its text. The replaced segment has waited for earlier
+            # parts of a larger text, so `other` must not wait for them again.
             other.position = offset
         pending.queue.submit(others)
         pending.open += len(others)

@@ -34,9 +34,9 @@ class Segment:
     position: int = 0  # number of segments before this one in the text
     depth: int = 0  # number of times that the original segment was halved to make this one
     max_tokens: int | None = None  # maximum tokens of the translation, including EOS; see `limit`
-    owner: Any = None  # the Pending, a text being translated, that waits for this segment
+    owner: Any = None  # the text (a Pending) that this segment belongs to
     cancelled: bool = False
-    background: bool = False  # whether segments not in the background have priority over this one in the same search
+    background: bool = False  # whether other segments in the same thread's search have priority
     started: float = 0.0  # monotonic time at which a worker first took this segment or the one that it replaces
     terms: Sequence[Term] = ()  # glossary entries whose phrase is in the source
     constraints: Constraints | None = None  # terms that every hypothesis must contain

@@ -21,8 +21,8 @@ from nmt_cli.translation.case import EDGES, Part
 
 # Only a word that occurs at least FREQUENT times in the training text, and on average at least once in every RARE
 # words, can be a correction. Typos were inserted into the test set of Multi30k. Without these two limits, the share of
-# corrected typos would be 5 percentage points higher. But of the 11,877 words of the original test set, 68 instead of
-# 30 would be replaced.
+# corrected typos would be 5 percentage points higher. But in the test set without
+# typos, 68 of the 11,877 words would be replaced; with the limits, 30 are.
 FREQUENT = 10
 RARE = 500_000
 SHORTEST = 3  # minimum letters of a word to correct; most shorter words are one letter away from many others
@@ -92,7 +92,7 @@ def read_spelling(tokenizer_file: Path) -> Spelling | None:
 
 
 def _one_slip_away(word: str, alphabet: Sequence[str]) -> Iterator[str]:
-    """Yield the words that one typing slip turns into `word`.
+    """Yield the words that a user may have meant who typed `word` with one slip.
 
     A slip swaps two neighboring letters, omits a letter, doubles a letter, or hits a key beside the intended key.
     """

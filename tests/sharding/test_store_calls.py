@@ -151,7 +151,7 @@ def test_errors_while_reading_an_input_name_it(monkeypatch: pytest.MonkeyPatch) 
         (
             ImportError("Install s3fs"),
             UsageError,
-            r"^s3://a: Install s3fs\. You can also run: pip install 'nmt-cli\[cloud\]'$",
+            r"^s3://a: Install s3fs\. For s3:// and gs://, run: pip install 'nmt-cli\[cloud\]'$",
         ),
         (ValueError("unknown"), MissingError, "^s3://a: unknown$"),
         (RuntimeError("odd"), StorageError, r"^cannot access s3://a \(RuntimeError: odd\)"),
