@@ -128,7 +128,7 @@ def test_yaml_may_fill_its_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     for limit, fits in ((len(text), True), (len(text) - 1, False)):
         monkeypatch.setattr(marian_files, "MAX_YAML_BYTES", limit)
         for act, arguments in ((parse_yaml, (text.encode(), Path("x"))), (find_files, (tmp_path,))):
-            found = f"{limit:,} bytes at most" if not fits else ""
+            found = f"more than {limit:,} bytes" if not fits else ""
             assert reason(act, *arguments) == found
 
 

@@ -208,7 +208,7 @@ def test_a_corpus_with_another_tokenizer(healthy, tmp_path):
     _, other = make_run(tmp_path, "corpus.tokenizer.vocabulary_size=335")
     (corpus,) = examine(gather(healthy[0], other, None, None))
     assert (corpus.severity, corpus.where) == ("wrong", other)
-    assert "the run was trained on another corpus, in which token ids" in corpus.what
+    assert "the run was trained on another corpus, whose token ids may stand for other tokens" in corpus.what
 
 
 def test_the_evidence_of_a_run(copy, tmp_path):
