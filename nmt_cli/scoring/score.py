@@ -92,7 +92,7 @@ def _test_set(name: str, pair: str | None) -> tuple[Path, list[Path]]:
 
     if name not in DATASETS:
         advice = meant(name, DATASETS) or "To list test sets: sacrebleu --list"
-        raise UsageError(f"sacreBLEU has no test set {name[:40]!r}. A valid name is wmt14/full. {advice}")
+        raise UsageError(f"sacreBLEU has no test set {name[:40]!r}. Names look like wmt14/full. {advice}")
     dataset: Any = DATASETS[name]
     if pair not in dataset.langpairs:
         raise UsageError(f"test set {name} needs --language-pair: one of {', '.join(sorted(dataset.langpairs))[:150]}")

@@ -213,7 +213,7 @@ def test_empty_lines_and_copies_are_counted(tmp_path: Path) -> None:
         ({"references": ["r"], "terms": Path("t")}, "--terms needs the source. Add --source FILE"),
         ({"references": ["r"], "fail_if_worse": True}, "Add --baseline FILE"),
         ({"references": ["r"], "metrics": ("blue",)}, "--metric must be one of bleu"),
-        ({"test_set": "wmt14full", "language_pair": "en-de"}, "A valid name is wmt14/full"),
+        ({"test_set": "wmt14full", "language_pair": "en-de"}, "Names look like wmt14/full"),
         ({"test_set": "wmt14", "language_pair": "en-xx"}, "one of cs-en, de-en"),
         ({"test_set": "wmt14"}, "needs --language-pair: one of cs-en, de-en"),
     ],
