@@ -3,6 +3,7 @@
 import errno
 import json
 import re
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -249,6 +250,20 @@ def test_errors_of_the_client_become_ours(error: Exception, kind: type[Exception
         source = HubSource(schema.Corpus(name="hub:a/b"), None)
         with pytest.raises(DownloadError, match="/tree/main/data to DIR/data"), source.converted_errors():
             raise error
+
+
+def test_progress_bars_of_the_client_are_shown_only_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    import datasets
+    import huggingface_hub.utils
+
+    libraries, source = (datasets, huggingface_hub.utils), HubSource(schema.Corpus(name="hub:a/b"), None)
+    for terminal in (True, False):
+        monkeypatch.setattr(sys.stderr, "isatty", lambda terminal=terminal: terminal, raising=False)
+        for library in libraries:
+            library.enable_progress_bars()
+        with source.converted_errors():
+            disabled = [library.are_progress_bars_disabled() for library in libraries]
+        assert disabled == [not terminal] * 2
 
 
 def prepare(hub: hub_server.Hub, tmp_path: Path, *commands: str, **env: str) -> tuple[list[int], str]:

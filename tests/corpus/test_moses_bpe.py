@@ -153,6 +153,10 @@ def test_scores_are_refused(tokenizer: Tokenizer) -> None:
     [
         ({"tokens": "a"}, "its tokens must be a list"),
         ({"hidden": None}, "its hidden must be a list"),
+        ({"tokens": ...}, "its tokens must be a list"),  # ... stands for a value that the file lacks
+        ({"hidden": ...}, "its hidden must be a list"),
+        ({"language": ...}, "its values must be text"),
+        ({"codes": ...}, "its values must be text"),
         ({"language": 1}, "its values must be text"),
         ({"codes": ["a b"]}, "its values must be text"),
         ({"tokens": [*SPECIAL, 5]}, "its values must be text"),
@@ -165,7 +169,8 @@ def test_scores_are_refused(tokenizer: Tokenizer) -> None:
 )
 def test_damaged_tokenizer_files(tmp_path: Path, change: dict[str, Any], reason: str) -> None:
     values = {"language": "en", "codes": CODES, "tokens": SPECIAL, "hidden": []} | change
-    (tmp_path / "tokenizer.model").write_text(json.dumps(values))
+    present = {name: value for name, value in values.items() if value is not ...}
+    (tmp_path / "tokenizer.model").write_text(json.dumps(present))
     with pytest.raises(DataError, match=reason):
         Tokenizer(tmp_path / "tokenizer.model")
 

@@ -13,8 +13,9 @@ import hub_server
 import pytest
 import texts
 
-from nmt_cli.corpus import catalog, downloads, store
+from nmt_cli.corpus import catalog, downloads, filter_stats, store
 from nmt_cli.corpus.multi30k import fetch
+from nmt_cli.corpus.prepare import PrepareOptions
 from nmt_cli.storage import artefact
 from nmt_cli.system.errors import DataError, DownloadError, MissingError
 
@@ -89,6 +90,10 @@ def test_a_file_missing_from_the_mirror_is_named_with_its_address(mirror: Path, 
         for dry_run in (False, True):
             with pytest.raises(MissingError, match=message):
                 texts.run(texts.corpus({"name": name}), tmp_path / "out", mirror=directory, dry_run=dry_run)
+        options = PrepareOptions(workers=1, mirror=directory)
+        with pytest.raises(MissingError, match=message):
+            filter_stats.show(texts.corpus({"name": name}), tmp_path / "out", options)
+    assert not (mirror / "val.fr.gz").exists(), "nothing is downloaded to a mirror"
 
 
 @pytest.mark.parametrize(

@@ -26,8 +26,15 @@ from nmt_cli.system.errors import MissingError, UsageError
         (None, {"src": ["x.fr.txt"], "tgt": ["x.zh-CN"], "tokenizer": Path("m")}, {"src": "fr", "tgt": "zh"}),
         (None, {"src": ["a.pt.txt.gz", "b.es"], "tgt": ["a.sr_Latn", "b.cs"]}, {"src": "pt", "tgt": "sr"}),
         (None, {"src": ["a.raw"], "tgt": ["a.clean"]}, {"src": "src", "tgt": "tgt"}),
+        *(
+            (None, {"src": ["a.en"], "tgt": [f"a.{suffix}"]}, {"src": "en", "tgt": "tgt"})
+            for suffix in ["bak", "bpe", "hyp", "new", "old", "out", "raw", "ref", "src", "tgt", "tmp", "tok", "trg"]
+        ),
         (None, {"src": ["a.xx"], "tgt": ["a.hsb"]}, {"src": "src", "tgt": "hsb"}),
-        ("a.jsonl", {"src": ["english"], "tgt": ["german"]}, {"src": "english", "tgt": "german"}),  # columns
+        *(
+            (name, {"src": ["english"], "tgt": ["german"]}, {"src": "english", "tgt": "german"})  # columns
+            for name in ("a.jsonl", "a.parquet", "hub:a/b")
+        ),
         (None, {"src": ["in.de/a"], "tgt": ["b.text"]}, {"train_src": ["in.de/a"], "src": "src", "tgt": "tgt"}),
         ("toy", {"limit": 5}, {"name": "toy-en-de", "limit": 5}),  # a recipe
         ("recipes/toy.yaml", {"config": "x"}, {"name": "toy-en-de", "config": "x"}),

@@ -253,6 +253,24 @@ def test_translations_are_cached_and_resumed(corpus_of: Any, tmp_path: Path, mon
         assert len(Words.calls) == 1 + 500
 
 
+def test_at_most_100_translations_are_lost_if_nmt_is_killed(corpus_of: Any, tmp_path: Path) -> None:
+    """A kill loses the translations that are not in the file yet."""
+    lost = list[int]()
+
+    def translate(*given: Any) -> Iterator[str]:
+        (part,) = tmp_path.glob("cache/*/translations.part")
+        for number, line in enumerate(Words.translate(*given)):
+            lost.append(number - part.read_bytes().count(b"\n"))
+            yield line
+
+    mono = texts.write(tmp_path / "mono.en", [f"one {i}" for i in range(350)])
+    (tmp_path / "work").mkdir()
+    inputs = synthetic.Inputs(corpus_of(files=[str(mono)]), tmp_path / "work", tmp_path / "cache", [], list)
+    synthetic.make(inputs, translate)
+    assert len(lost) == 350
+    assert max(lost) <= 100
+
+
 def test_translations_are_synced_before_they_count_as_complete(
     corpus_of: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -131,6 +131,8 @@ def test_numbers_of_plural_forms() -> None:
         "there is no form 2"
     )
     assert plurals.parse("nplurals=2; plural=n==1001 ? 2 : n!=1;") == plurals.PluralForms(2, 0, True)
+    for field in ("nplurals=2;", "nplurals=2", "nplurals=2; plural"):
+        assert plurals.parse(field) == plurals.PluralForms(2, 0, False), "there is no expression"
     assert plurals.parse("plural=n != 1;") is None
     assert plurals.field_of("pt_BR") == "nplurals=2; plural=(n > 1);"
     assert plurals.field_of("pt_PT") == plurals.field_of("pt") == "nplurals=2; plural=(n != 1);"

@@ -27,6 +27,7 @@ def test_whole_words_are_kept() -> None:
     assert shown("Open Firefox or Firefoxes, not firefox.", "Firefox") == ["Open or Firefoxes, not firefox."]
     assert shown("See New York and York", "York", "New York") == ["See and"]
     assert shown("AT&T and AT&TX", "AT&T") == ["and AT&TX"]
+    assert shown("Play MP3 or 4MP, an MP", "MP") == ["Play MP3 or 4MP, an"]
     assert shown("用Firefox看", "Firefox") == ["用 看"]
     assert shown("C++ is fun", "C++") == ["is fun"]
     assert shown("a %s dog", "cat") == ["a %s dog"], "other placeholders are visible without --protect"

@@ -5,7 +5,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from fake_models import backwards, same, silent, texts_of, translated
+from fake_models import backwards, capitals, same, silent, texts_of, translated
 from markdown_it import MarkdownIt
 
 from nmt_cli.documents import markdown
@@ -89,6 +89,8 @@ def test_code_links_and_tables_stay(text: str) -> None:
         ("a\\*b &amp;&ouml; c", "a*b &ö c"),
         ("| a\\|b | **c** |\n|-|-|\n| c | a\\|b |", "a|b|c|c|a|b"),
         ("a|b\n-|-\na|\nb|a", "a|b|a|b|a"),
+        ("A dog\na|b\n-|-\nc|d", "A dog|a|b|c|d"),
+        ("> A dog\n> sees\n> a|b\n> -|-\n> c|d", "A dog sees|a|b|c|d"),
         ('![an *old* dog](x "t") and [![y](z) a](b)', "an old dog|y|and a"),
         ("a  \nb\\\nc<br>d<hr/>e", "a|b|c|d|e"),
         ("<http://x.y> <a@b.c> `c d` <b>e</b> <code>x *y* <i>z</i></code> ``f` `` <kbd>x", "e x"),
@@ -131,6 +133,20 @@ def test_the_output_of_a_model_is_escaped(output: str) -> None:
     assert shape(out) == shape(text), out
     inline = [token.children for token in MarkdownIt("commonmark").enable(["table", "strikethrough"]).parse(out)]
     assert ["".join(child.content for child in each) for each in inline if each] == [output, output]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("a &lt; b < c", "A &lt; B &lt; C"),
+        ("a < b &lt; c", "A < B < C"),
+        ("a \\* b * c", "A \\* B \\* C"),
+        ("a &#38; b & c &amp; d", "A &#38; B &#38; C &#38; D"),
+        ("a &gt; b\n\nc > d &gt; e", "A &gt; B\n\nC > D > E"),  # each segment has its own spelling
+    ],
+)
+def test_a_special_character_is_written_as_it_first_appears_in_its_segment(text: str, expected: str) -> None:
+    assert translated(markdown.parse(text, Protection()), capitals) == expected
 
 
 @pytest.mark.parametrize("unit", ["[", "![", "[a][", "[*", "[<b>", "[a\n"])

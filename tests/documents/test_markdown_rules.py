@@ -127,6 +127,14 @@ def test_translations_replace_the_text(text: str, expected: str) -> None:
     assert translated(markdown.parse(text, Protection()), capitals) == expected
 
 
+@pytest.mark.parametrize("protection", [None, Protection()])
+def test_references_to_footnotes_are_copied(protection: Protection | None) -> None:
+    text = "a dog[^1] sees[^long-note] it [^a b]"
+    parts = markdown.parse(text, protection)
+    assert texts_of(parts) == ["a dog sees it [^a b]"]
+    assert translated(parts, capitals) == "A DOG[^1] SEES[^long-note] IT [^A B]"
+
+
 BLOCKS = [
     ":::note", ":::", "::: {.x}", ":::{tip} a title", "::::", "/// tip | a title", "///", "+++", "[TOC]", "{% a %}",
     '!!! note "a title"', "    some text", "??? tip", '=== "tab"', "[^1]: a note", ": a definition", "*[ab]: c d",

@@ -132,7 +132,7 @@ def test_separators_of_properties(text: str) -> None:
     "text",
     [
         '"a" = "dog";', 'a="dog";', '"a"="dog" ;', '/* x */ "a" /* y */ = "dog";', 'a.b-c:d/e$ = "dog";',
-        '"a\\"b" = "dog"; // x',
+        '"a\\"b" = "dog"; // x', '//\n"a" = "dog";\n//\n// x\n//',
     ],
 )  # fmt: skip
 def test_pairs_of_apple(text: str) -> None:

@@ -176,6 +176,15 @@ def test_fields_of_a_header(field: str, written: str) -> None:
         assert len(re.findall(r"^msgstr\[", found, re.MULTILINE)) == (2 if "plural=0" in field else 3)
 
 
+@pytest.mark.parametrize("header", ["", GERMAN])
+def test_a_message_with_a_context_is_not_the_header(header: str) -> None:
+    text = (
+        'msgctxt "a"\nmsgid ""\nmsgstr "Language: \\nPlural-Forms: nplurals=1; plural=0;\\n"\n\n'
+        f'{header}#, fuzzy\nmsgid "a"\nmsgid_plural "b"\nmsgstr[0] ""\nmsgstr[1] ""\n'
+    )
+    assert filled(text, "de") == text.replace('[0] ""', '[0] "A"').replace('[1] ""', '[1] "B"')
+
+
 def test_a_complete_catalog_keeps_its_header() -> None:
     text = TEMPLATE.replace('] ""', '] "x"')
     assert filled(text, "fr") == text

@@ -24,6 +24,7 @@ from nmt_cli.translation.translator import Translator
 
 pytest.importorskip("sentencepiece.sentencepiece_model_pb2")
 MAPS = [[4, 1, 0, 2, 3], [4, 1, 0, 3, 2]]  # our ids -> theirs
+MARIAN_SIDES = [{"<pad>": 3, "<unk>": 1, "</s>": 0, "▁ä": 2}] * 2
 NAMES = [["<pad>", "<unk>", "</s>", "a", "b"], ["<pad>", "<unk>", "</s>", "x", "y"]]
 
 
@@ -195,24 +196,34 @@ def test_sentencepiece_models_are_compared_except_for_language_tokens(
 
 
 def test_marian_can_read_weights_other_than_those_of_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """For example, it reads 8-bit weights converted to float32. Text is UTF-8. Errors on stdout are reported, too."""
-    seen, failed = list[Any](), SimpleNamespace(returncode=3, stdout="x" * 400 + "no memory\n", stderr="")
+    """For example, it reads 8-bit weights converted to float32, also for scores. Text is UTF-8."""
+    seen = list[Any]()
 
     def run(words: list[str], **_: Any) -> Any:
-        model = Path(words[words.index("--models") + 1])
+        decode = "--models" in words
+        model = Path(words[words.index("--models" if decode else "--model") + 1])
         if model != tmp_path / "model.bin":
             with zipfile.ZipFile(model) as archive:
                 seen.append(archive.namelist())
-        seen.append(Path(words[words.index("--input") + 1]).read_text("utf-8"))
-        return SimpleNamespace(returncode=0, stdout="▁ä\n", stderr="")
+        seen.append(Path(words[words.index("--input" if decode else "--train-sets") + 1]).read_text("utf-8"))
+        return SimpleNamespace(returncode=0, stdout="▁ä\n" if decode else "WordScores= -1 -2\n", stderr="")
 
-    sides = [{"<pad>": 3, "<unk>": 1, "</s>": 0, "▁ä": 2}] * 2
     monkeypatch.setattr(adapters.subprocess, "run", run)
     for arrays, names in (({"a": torch.zeros(1).numpy()}, [["a.npy"]]), (None, [])):
         seen.clear()
-        adapter = Marian(tmp_path / "model.bin", sides, "post", arrays)
+        adapter = Marian(tmp_path / "model.bin", MARIAN_SIDES, "post", arrays)
         assert list(adapter.translate([[3, EOS]], 1, 5)) == [[3, EOS]]
-        assert seen == [*names, "▁ä\n"]
+        assert list(adapter.score([([3, EOS], [3, EOS])])) == [[-1.0, -2.0]]
+        assert seen == [*names, "▁ä\n"] * 2
+
+
+@pytest.mark.parametrize("code", [3, -6], ids=["failed", "aborted"])
+def test_errors_of_marian_are_reported_even_on_stdout(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
+    """A negative code is that of a signal."""
+    adapter = Marian(tmp_path / "model.bin", MARIAN_SIDES, "post")
+    failed = SimpleNamespace(returncode=code, stdout="x" * 400 + "no memory\n", stderr="")
     monkeypatch.setattr(adapters.subprocess, "run", lambda *_, **__: failed)
     with pytest.raises(DataError, match=r"Marian cannot decode with .*model\.bin: x+no memory$") as caught:
         list(adapter.translate([[3, EOS]], 1, 5))

@@ -57,6 +57,13 @@ def test_a_loss_counts_the_damage_and_not_the_errors_that_the_model_makes_anyway
     assert by_damage["UPPER CASE"][1] > 75
 
 
+def test_a_final_stop_that_the_source_lacks_costs_score(options: ScoreOptions) -> None:
+    """Of a translation's 12 words, 11 are right: BLEU is (11/12 * 10/11 * 9/10 * 8/9) ** (1/4)."""
+    by_damage = losses(options, lambda lines: [f"{line.removesuffix('.')}." for line in lines])
+    assert by_damage["as it is"] == (100, 0)
+    assert by_damage["no final stop"] == (90.36, 9.64)
+
+
 def test_the_table_is_in_every_format_and_only_if_asked_for(options: ScoreOptions) -> None:
     report = evaluate(options, lambda lines: lines)
     assert ["UPPER", "CASE", "100.00", "0.00"] in [line.split() for line in report.text().split("\n")]

@@ -3,6 +3,7 @@
 import ctypes
 import resource
 import signal
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -115,3 +116,9 @@ def test_signals_blocked_before_the_block_stay_blocked_after_it() -> None:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
         for number, handler in handlers.items():
             signal.signal(number, handler)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="macOS starts new interpreters")
+def test_processes_are_forked_on_linux() -> None:
+    """A script that calls nmt needs no main guard, and processes start quickly."""
+    assert operating_system.START_METHOD == "fork"

@@ -82,6 +82,7 @@ def test_segments_are_joined_with_one_space_or_none() -> None:
         (["你。", "好"], "你。好"),
         (["你。", "b", "好"], "你。 b 好"),
         (["他说。”", "“好"], "他说。”“好"),
+        (["あ", "カ", "ㇰ", "㐀", "豈", "！", "ｱ", "𠀀"], "あカㇰ㐀豈！ｱ𠀀"),
         ([], ""),
     ):
         tokenizer = SimpleNamespace(decode=lambda _, texts=texts: texts, tokens=lambda ids: [str(i) for i in ids])
