@@ -148,7 +148,7 @@ def test_text_that_is_not_in_nfc_gives_a_warning_and_sacrebleus_score(texts: dic
         ({"metrics": ("spbleu",)}, r"Did you mean bleu\?"),
         (
             {"test_set": "wmt14/ful", "references": ()},
-            r"no test set 'wmt14/ful'. A valid name is wmt14/full. Did you mean wmt14/full\?",
+            r"no test set 'wmt14/ful'. Names look like wmt14/full. Did you mean wmt14/full\?",
         ),
     ],
 )
