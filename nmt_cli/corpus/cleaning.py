@@ -157,7 +157,7 @@ def held_out_hashes(pairs: Iterable[tuple[str, str]], *settings: Cleaning) -> fr
 
 
 def different_repairs(settings: Iterable[Cleaning]) -> list[Cleaning]:
-    """Return `settings`, but keep only one of those that repair lines in the same way."""
+    """Return `settings` without repetitions: one for each way of repairing lines."""
     return list({each.unescape: each for each in settings}.values())
 
 

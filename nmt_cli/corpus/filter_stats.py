@@ -43,7 +43,7 @@ def show(corpus: schema.Corpus, out: Path, options: prepare.PrepareOptions) -> N
 
 
 def tried(corpus: schema.Corpus) -> schema.Corpus:
-    """Return the section with all filters on, except those that do not support its languages.
+    """Return the section with all filters on that support its languages.
 
     Filters that are off in the recipe get the settings in filters.ADVISED.
     """

@@ -272,7 +272,7 @@ def _with_empty_elements(segment: MarkedSegment, runs: list[list[_Run]]) -> list
 def _gaps(segment: MarkedSegment, standalone: list[Mark], runs: list[list[_Run]], units: list[_Unit]) -> list[int]:
     """Return the number of units before each mark.
 
-    Keep a mark out of elements that do not contain it in the source, and, if possible, inside those that do.
+    A mark stays outside the elements that it is outside of in the source. If possible, it also stays inside its own.
     """
     gaps, least = list[int](), 0
     word_starts = [word.start() for word in _WORD.finditer(segment.text)]

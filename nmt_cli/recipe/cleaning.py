@@ -7,7 +7,7 @@ from pydantic import Field
 from nmt_cli.recipe.section import UNPUBLISHED, Section, Share
 
 
-class Cleaning(Section):  # whatever their values, `prepare` drops held-out pairs from the training text
+class Cleaning(Section):  # no setting keeps held-out pairs in the training text
     unescape: bool = Field(True, description="decode HTML entities once (&amp; -> &)")
     max_tokens: Annotated[int | None, UNPUBLISHED] = Field(
         250, ge=1, description="maximum length of either side in subwords; longer pairs are dropped"

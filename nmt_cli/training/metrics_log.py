@@ -1,4 +1,4 @@
-"""Write and read metrics.jsonl, with one JSON object per line. Compare scores with those that the recipe expects."""
+"""Write and read metrics.jsonl, with one JSON object per line. Compare scores with the expectations of the recipe."""
 
 import json
 import math

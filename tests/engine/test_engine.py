@@ -61,11 +61,11 @@ WAYS = [
 
 @pytest.mark.parametrize("number", range(len(SHAPES)))
 def test_every_shape_gives_the_same_results_as_torch(number: int) -> None:
-    """Single models and ensembles of two take turns, and so do the ways to draw samples from the probabilities."""
+    """Single models and ensembles of two take turns."""
     models = [model_of(seed, eos=1.5, vocabulary=77, **SHAPES[number]) for seed in range(2)]
     sources = sources_of(5, 4, vocabulary=39, longest=20)
     prefixes = [[5, 6, 7][: i % 4] for i in range(5)]
-    for turn, way in enumerate([*WAYS[:4], WAYS[4 + number % 3]], number):
+    for turn, way in enumerate(WAYS, number):
         members = models[: 1 + turn % 2]
         ours, theirs = (searched(members, sources, way, engine=e, prefixes=prefixes) for e in (True, False))
         assert_same(ours, theirs)
@@ -103,9 +103,6 @@ def test_rows_do_not_see_each_other(int8: bool) -> None:
     assert found[0] == found[1] == found[2]
 
 
-OTHER_SHAPE = {"decoder_cell": "ssru", "output_bias": True, "norm": "pre"}
-
-
 def listing(seed: int, vocabulary: int) -> Shortlist:
     """Return a shortlist of random tokens, some of them for every source."""
     draw = random.Random(seed)
@@ -114,9 +111,8 @@ def listing(seed: int, vocabulary: int) -> Shortlist:
     return Shortlist(draw.sample(range(3, vocabulary), 5), ends, list(itertools.chain.from_iterable(lists)))
 
 
-@pytest.mark.parametrize(
-    ("shape", "way"), [({}, WAYS[2]), ({}, WAYS[4]), (OTHER_SHAPE, WAYS[0]), (OTHER_SHAPE, WAYS[6])]
-)
+@pytest.mark.parametrize("way", [WAYS[0], WAYS[2], WAYS[4], WAYS[6]])
+@pytest.mark.parametrize("shape", [{}, {"decoder_cell": "ssru", "output_bias": True, "norm": "pre"}])
 def test_shortlists_give_the_same_results_as_torch(shape: dict[str, Any], way: SearchOptions) -> None:
     """Hypotheses have listed tokens only, and log-probabilities are normalized over these tokens."""
     model, shortlist = model_of(2, eos=1.5, vocabulary=150, **shape), listing(5, 150)

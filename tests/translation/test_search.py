@@ -154,7 +154,7 @@ def test_beam_search_equals_the_plain_search(beam: int, n_best: int, alpha: floa
 
 @pytest.mark.parametrize(
     ("seed", "eos", "extra", "steps"),
-    [(4, 1.0, 50, [24, 3, 5, 6, 6]), (1, 1.4, 50, [54, 40]), (4, 1.0, 4, [8, 3, 5, 5, 5])],
+    [(4, 1.0, 50, [24, 3, 5, 6, 6]), (1, 1.4, 50, [54, 40, 56, 40, 56]), (4, 1.0, 4, [8, 3, 5, 5, 5])],
 )
 def test_search_stops_when_nothing_can_win_soon(
     seed: int, eos: float, extra: int, steps: list[int], monkeypatch: pytest.MonkeyPatch
@@ -167,7 +167,7 @@ def test_search_stops_when_nothing_can_win_soon(
     run = EngineSearch.run
     monkeypatch.setattr(EngineSearch, "run", lambda search, steps: taken.extend(search.segments) or run(search, steps))
     monkeypatch.setattr(engine_backend, "STEPS", 1)
-    for source, count in zip(sources_of(len(steps), 2), steps, strict=True):
+    for source, count in zip(sources_of(5, 2), steps, strict=True):
         ((_, ids),), expected = plain_beam(model, source, how)
         assert expected == count
         for engine in (False, True):
@@ -176,17 +176,18 @@ def test_search_stops_when_nothing_can_win_soon(
             assert (best.ids, len(taken)) == (ids, expected)
 
 
-def test_a_sentence_has_the_same_translation_in_any_batch() -> None:
-    """Batches are small or large, and in any order. tests/gpu/test_gpu.py compares searches in float32 with these."""
-    model, sources = model_of(3, eos=2), sources_of(25, 3, longest=14)
+@pytest.mark.parametrize(("dtype", "tolerance", "ties"), [(DOUBLE, 1e-10, 0), (torch.float32, 1e-4, 1)])
+def test_a_sentence_has_the_same_translation_in_any_batch(dtype: torch.dtype, tolerance: float, ties: int) -> None:
+    """Batches are small or large, and in any order. In float32, rounding may decide one tie differently."""
+    model, sources = model_of(3, dtype=dtype, eos=2), sources_of(50, 3, longest=14)
     how = options(extra_length=8)
-    alone = searched([model], sources, how, rows=4)
-    together = searched([model], sources, how, rows=256)
-    reverse = searched([model], sources[::-1], how, rows=40)[::-1]
+    alone = searched([model], sources, how, dtype, rows=4)
+    together = searched([model], sources, how, dtype, rows=256)
+    reverse = searched([model], sources[::-1], how, dtype, rows=40)[::-1]
     for others in (together, reverse):
         scores = [[h.score for (h,) in results] for results in (alone, others)]
-        assert scores[0] == pytest.approx(scores[1], abs=1e-10)
-        assert [h.ids for (h,) in others] == [h.ids for (h,) in alone]
+        assert scores[0] == pytest.approx(scores[1], abs=tolerance)
+        assert sum(a.ids != b.ids for (a,), (b,) in zip(alone, others, strict=True)) <= ties
 
 
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-10), (torch.float32, 1e-5)])
