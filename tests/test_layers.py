@@ -51,7 +51,16 @@ PACKAGE_ITSELF, PUBLIC = "__init__", {"corpus", "translation"}
 
 NETWORK = {
     f"transformer.{name}"
-    for name in ["attention", "attention_scores", "cache", "hardware", "model", "recurrence", "weights"]
+    for name in [
+        "attention",
+        "attention_scores",
+        "cache",
+        "hardware",
+        "model",
+        "recurrence",
+        "sentence_attention",
+        "weights",
+    ]
 }
 SEARCH_BY_TORCH = {f"translation.{name}" for name in ["candidates", "search", "torch_backend", "workers"]}
 SEGMENTS, TRANSLATOR = "translation.segments", "translation.translator"
@@ -72,6 +81,7 @@ OWNERS = {
     "fsspec": {"sharding.bucket"},
     "psutil": {"system.operating_system"},
     "datasets": {"corpus.hub"},
+    "triton": {"transformer.sentence_attention"},
     "datatrove": {"translation.datatrove_step"},
     "pyarrow": {"corpus.hub", "corpus.opening", "corpus.bitext_tables"},
     "huggingface_hub": {"corpus.hub", "interop"},

@@ -16,9 +16,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from nmt_cli.transformer.hardware import can_compile
+
 Device = torch.device | str
 TILE = 128  # tokens; maximum lengths are rounded up to a multiple of this number, as in flash attention
 MIN_WIDTH = 16  # minimum columns of a grid: on a CPU, a float32 softmax over fewer columns takes ten times as long
+# Flash attention is faster for sentences longer than these numbers of tokens (tests/benchmarks/gpu_attention.py).
+SHORT_MEAN, SHORT_MAX = 128, 512
 Int64s = npt.NDArray[np.int64]
 torch.backends.cuda.enable_cudnn_sdp(False)  # cuDNN builds a plan for each shape, and most batches have a new shape
 
@@ -166,15 +170,28 @@ def has_kernel(x: Tensor, d_k: int, d_v: int) -> bool:
     return x.device.type != "cpu" and x.dtype.itemsize == 2 and d_k == d_v <= 256 and d_k % 8 == 0
 
 
+def _uses_short_kernels(q_NHK: Tensor, k_MHK: Tensor, queries: Layout, keys: Layout) -> bool:
+    """Return whether to use the kernels for short sentences. Only training uses them, because compiling takes time."""
+    mean = (len(q_NHK) + len(k_MHK)) / (2 * len(queries.lengths_B))
+    short = mean <= SHORT_MEAN and max(queries.max_length, keys.max_length) <= SHORT_MAX
+    size = q_NHK.shape[2] in (16, 32, 64, 128)
+    return short and size and torch.is_grad_enabled() and (torch.compiler.is_compiling() or can_compile(q_NHK.device))
+
+
 def packed_attention(
     q_NHK: Tensor, k_MHK: Tensor, v_MHK: Tensor, queries: Layout, keys: Layout, *, causal: bool
 ) -> Tensor:
     """Return the output of attention within each sentence, N x H x K. If causal, tokens do not attend to later ones."""
     if has_kernel(q_NHK, q_NHK.shape[2], v_MHK.shape[2]):
+        offsets = queries.offsets_B, keys.offsets_B
+        if _uses_short_kernels(q_NHK, k_MHK, queries, keys):
+            from nmt_cli.transformer.sentence_attention import sentence_attention  # needs Triton
+
+            out_NHK: Tensor = sentence_attention(q_NHK, k_MHK, v_MHK, *offsets, causal)[0]
+            return out_NHK
         from torch.nn.attention.varlen import varlen_attn  # takes 4 s: it imports torch's compiler
 
         sizes, window = (queries.max_length, keys.max_length), (-1, 0 if causal else -1)
-        offsets = queries.offsets_B, keys.offsets_B
         return varlen_attn(q_NHK, k_MHK, v_MHK, *offsets, *sizes, window_size=window)  # type: ignore[return-value]
     sides = (q_NHK, queries), (k_MHK, keys), (v_MHK, keys)
     blocks = zip(*(to_grids(*side) for side in sides), keys.biases(q_NHK.dtype, causal=causal), strict=True)

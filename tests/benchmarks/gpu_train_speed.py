@@ -1,9 +1,11 @@
 """Measure `nmt train` on a CUDA GPU at the paper's batch size: 25,000 source and target tokens per step.
 
 For the sizes base and big in bf16, compares it with torch.nn.Transformer and transformers' Marian (if installed), both
-eager and compiled. cuDNN's attention is off for all systems. The corpus consists of random tokens with the sentence
-lengths of WMT14. Run from the repository root:
+eager and compiled. cuDNN's attention is off for all systems. "ours+flash" always uses flash attention.
+The corpus consists of random tokens with the sentence lengths of WMT14. A step of "ours" is faster once its sizes have
+occurred twice, so warm up for some hundred steps to see the speed of a long training run. Run from the repository root:
 
+    PYTHONPATH=. python tests/benchmarks/gpu_train_speed.py --systems ours ours+flash --warmup 300
     PYTHONPATH=. python tests/benchmarks/gpu_train_speed.py --profile    # also prints slow kernels and host waits
     PYTHONPATH=. python tests/benchmarks/gpu_train_speed.py --trial      # a minute on a CPU, to try the script
 """

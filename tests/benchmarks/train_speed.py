@@ -34,6 +34,7 @@ from nmt_cli.training.collectives import max_over_processes
 from nmt_cli.training.estimate import step_parts
 from nmt_cli.training.metrics_log import peak_memory_mb
 from nmt_cli.training.processes import in_processes
+from nmt_cli.transformer import attention
 
 
 def square_rate(precision: str) -> float:
@@ -61,7 +62,9 @@ def profile(step: Step) -> str:
 
 
 def work(system: str, options: argparse.Namespace) -> int:
-    """Run one system for a window after three warm-up steps, and print its results as JSON."""
+    """Run one system for a window after the warm-up, and print its results as JSON."""
+    if system.endswith("+flash"):
+        attention.SHORT_MAX = 0
     size, precision = options.cases[0].split(":")
     corpus, tokens, world = open_corpus(options.corpus), options.tokens, int(os.environ.get("WORLD_SIZE", 1))
     settings, vocabulary = settings_of(size, precision, corpus, tokens), int(corpus.manifest["vocabulary_size"])
@@ -77,7 +80,7 @@ def work(system: str, options: argparse.Namespace) -> int:
             optimizer = torch.optim.Adam(model.parameters(), lr=1e-4, betas=(0.9, 0.98), eps=1e-9, fused=True)
             compiled = torch.compile(model, dynamic=True) if system.endswith("+compile") else model
             step = plain_loop(compiled, padded_batches(corpus, tokens), optimizer, precision)  # type: ignore[arg-type]
-        for _ in range(3):
+        for _ in range(options.warmup):
             step()
         start, done, steps, more = timer(), 0, 0, 1  # timer() also waits for the GPU
         while more:
@@ -97,7 +100,7 @@ def work(system: str, options: argparse.Namespace) -> int:
 def window(system: str, case: str, data: Path, options: argparse.Namespace) -> dict[str, Any] | None:
     """Run `work` in a process and return its results; if it fails, print the error and return None."""
     arguments = ["--worker", system, "--cases", case, "--corpus", str(data)]
-    arguments += ["--tokens", str(options.tokens), "--seconds", str(options.seconds)]
+    arguments += ["--tokens", str(options.tokens), "--seconds", str(options.seconds), "--warmup", str(options.warmup)]
     arguments += ["--profile"] * options.profile
     done = subprocess.run([sys.executable, __file__, *arguments], capture_output=True, text=True, check=False)
     if done.returncode:
@@ -137,10 +140,11 @@ def arguments(description: str | None, cases: list[str], systems: list[str], tok
     """Return a parser with the options of both training speed benchmarks."""
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--cases", nargs="+", default=cases, metavar="SIZE:PRECISION", help=f"sizes: {list(SIZES)}")
-    parser.add_argument("--systems", nargs="+", default=systems, help="ours, products, textbook, marian")
+    parser.add_argument("--systems", nargs="+", default=systems, help="ours, ours+flash, products, textbook, marian")
     parser.add_argument("--tokens", type=int, default=tokens, help="target tokens per step")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=10.0, help="length of a window, which has at least one step")
+    parser.add_argument("--warmup", type=int, default=3, help="steps before a window")
     parser.add_argument("--profile", action="store_true", help="print the ten slowest kernels")
     parser.add_argument("--corpus", type=Path, help="prepared corpus [default: Multi30k from NMT_CORPORA]")
     parser.add_argument("--worker", help=argparse.SUPPRESS)

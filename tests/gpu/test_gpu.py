@@ -25,7 +25,7 @@ from nmt_cli.training.accelerator import make_accelerator
 from nmt_cli.training.loss import LossModel
 from nmt_cli.training.trainer import start_trainer
 from nmt_cli.transformer.cache import for_inference
-from nmt_cli.transformer.hardware import ToHost
+from nmt_cli.transformer.hardware import ToHost, captured
 from nmt_cli.transformer.model import Transformer
 from nmt_cli.translation.segments import Segment
 
@@ -84,18 +84,33 @@ def test_search_matches_float64(device: torch.device) -> None:
         assert [h.score for h in ours] == pytest.approx([h.score for h in exact], abs=1e-4)
 
 
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
 @pytest.mark.parametrize("device", [pytest.param("cuda", marks=GPU)], indirect=True)
-def test_a_stopped_run_resumes_bit_for_bit(device: torch.device, lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The math backend of attention is deterministic on CUDA, too. training/test_train.py stops runs on the CPU."""
+def test_a_stopped_run_resumes_bit_for_bit(
+    device: torch.device, precision: str, lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In fp32, the math backend of attention is deterministic. training/test_train.py stops runs on the CPU."""
+    overrides = "training.steps=5", f"training.precision={precision}"
     with sdpa_kernel(SDPBackend.MATH), monkeypatch.context() as patch:
         before_each_step(patch, lambda _, now: now == 3 and os.kill(os.getpid(), signal.SIGTERM))
-        assert lab.train("training.steps=5") == 143
+        assert lab.train(*overrides) == 143
         patch.undo()
-        assert lab.train("training.steps=5") == 0
+        assert lab.train(*overrides) == 0
         resumed, lab.run = lab.run, lab.run.with_name("whole")
-        assert lab.train("training.steps=5") == 0
+        assert lab.train(*overrides) == 0
     files = [checkpoints.check(run, 5)["files"] for run in (resumed, lab.run)]
     assert all(files[0][name] == files[1][name] for name in (checkpoints.MODEL, checkpoints.OPTIMIZER))
+
+
+@pytest.mark.parametrize("device", [pytest.param("cuda", marks=GPU)], indirect=True)
+def test_all_graphs_are_captured_on_one_stream(device: torch.device) -> None:
+    """Torch has 32 streams. If each capture took the next one, it would soon be the stream that copies batches."""
+
+    def stream() -> int:
+        torch.zeros(1, device=device)
+        return torch.cuda.current_stream(device).cuda_stream
+
+    assert len({captured(device, stream)[1] for _ in range(3)}) == 1
 
 
 @pytest.mark.parametrize("factor", [math.nan, math.inf, 1e30])  # with 1e30, only the norm is infinite
