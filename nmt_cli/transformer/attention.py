@@ -16,7 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from nmt_cli.transformer.hardware import can_compile
+from nmt_cli.transformer import hardware
 
 Device = torch.device | str
 TILE = 128  # tokens; maximum lengths are rounded up to a multiple of this number, as in flash attention
@@ -174,8 +174,9 @@ def _uses_short_kernels(q_NHK: Tensor, k_MHK: Tensor, queries: Layout, keys: Lay
     """Return whether to use the kernels for short sentences. Only training uses them, because compiling takes time."""
     mean = (len(q_NHK) + len(k_MHK)) / (2 * len(queries.lengths_B))
     short = mean <= SHORT_MEAN and max(queries.max_length, keys.max_length) <= SHORT_MAX
-    size = q_NHK.shape[2] in (16, 32, 64, 128)
-    return short and size and torch.is_grad_enabled() and (torch.compiler.is_compiling() or can_compile(q_NHK.device))
+    if not short or q_NHK.shape[2] not in (16, 32, 64, 128) or not torch.is_grad_enabled():
+        return False
+    return torch.compiler.is_compiling() or hardware.can_compile(q_NHK.device)
 
 
 def packed_attention(

@@ -40,7 +40,8 @@ class NullGpu:
         sys.path.append(str(HERE))
         from device import environment
 
-        kept = {name: value for name, value in os.environ.items() if name != "ACCELERATE_USE_CPU"}
+        removed = {"ACCELERATE_USE_CPU", "TRITON_INTERPRET"}
+        kept = {name: value for name, value in os.environ.items() if name not in removed}
         own = {"PYTHONPATH": str(HERE.parents[2]), "NULL_GPU_COUNTS": str(self.directory / "counts.json")}
         return kept | environment(PYTHON) | own | {name: str(value) for name, value in variables.items()}
 

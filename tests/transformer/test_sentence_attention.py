@@ -100,7 +100,7 @@ def test_only_training_on_short_sentences_uses_the_kernels(
     """Everything else uses flash attention, which also supports other sizes per head, and needs no compilation."""
     calls = []
     monkeypatch.setattr(attention, "has_kernel", lambda *_: True)
-    monkeypatch.setattr(attention, "can_compile", lambda _: works)
+    monkeypatch.setattr(attention.hardware, "can_compile", lambda _: works)
     monkeypatch.setattr(kernels, "sentence_attention", lambda q, *_: calls.append("short") or [q])
     monkeypatch.setattr("torch.nn.attention.varlen.varlen_attn", lambda q, *_, **__: calls.append("flash") or q)
     layouts = attention.Layout(queries), attention.Layout(keys)
