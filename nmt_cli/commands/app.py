@@ -83,7 +83,8 @@ def _root(version: Annotated[bool, option("Print the version", "--version", "-v"
 def prepare(
     corpus: CorpusName = None,
     src: Annotated[
-        list[str] | None, file_option("Training text, source side: file, or column or key in hub data; repeatable")
+        list[str] | None,
+        file_option("Training text, source side: file; or a column, key or language code in CORPUS; repeatable"),
     ] = None,
     tgt: Annotated[list[str] | None, file_option("Training text, target side; repeatable")] = None,
     dev_src: Annotated[str | None, file_option("Development text, source side", "--dev-src", "--valid-src")] = None,
@@ -102,7 +103,7 @@ def prepare(
     stats: Annotated[bool, option("Show what each filter would drop, and write nothing", "--stats")] = False,
     dry_run: DryRun = False,
     shard: Annotated[
-        str | None, shard_option("Prepare the share of worker I of N; all workers need the same --out", kind="I/N|auto")
+        str | None, shard_option("Do the work of worker I of N; give the same --out to all workers", kind="I/N|auto")
     ] = None,
     wait: Annotated[bool, shard_option("Wait for other shards instead of exiting", "--wait")] = False,
     quiet: Quiet = False,
@@ -280,7 +281,7 @@ def attend(
     translation: Annotated[str | None, option("Translation to use instead of the model's", kind="TEXT")] = None,
     output: Annotated[Path, file_option("Output page", "--output", "-o")] = Path("attention.html"),
     role: Annotated[
-        Literal["encoder", "decoder", "cross"], option("Attention shown first on the page, and in the terminal")
+        Literal["encoder", "decoder", "cross"], option("Attention to show in the terminal, and first on the page")
     ] = "encoder",
     layer: Annotated[int | None, number_option("Layer shown first", default="last", min=1)] = None,
     head: Annotated[int | None, number_option("Head shown first", default="most focused", min=1)] = None,
@@ -307,8 +308,8 @@ def export(
 ) -> int:
     """Export a model to another toolkit and verify it.
 
-    An export in float32 is kept only if both models give the sentences the same token probabilities. With other weight
-    types, the probabilities differ, and the differences are shown.
+    Both models compute the probability of each token in translations of the same sentences. An export in float32 is
+    kept only if these probabilities agree. With other weight types, they differ, and the differences are shown.
     """
     from nmt_cli.interop.export import export as export_model
 
@@ -324,8 +325,8 @@ def import_(
 ) -> None:
     """Import a model of Argos, CTranslate2 or Marian, such as OPUS-MT, and verify it.
 
-    The import is kept only if both models give random sentences the same token probabilities. If the other toolkit is
-    not installed, the import is not verified.
+    Both models compute the probability of each token in translations of random sentences. The import is kept only if
+    these probabilities agree. If the other toolkit is not installed, the import is not verified.
     """
     from nmt_cli.interop.importing import import_model
 

@@ -37,7 +37,7 @@ RATIO = "length ratio"
 NEAR_DUPLICATE = "near-twin of dev or test"
 # The module `synthetic` checks the last two.
 LOOPING = "synthetic side loops"
-OUTLYING = "synthetic side of outlying length"
+OUTLYING = "synthetic side of unusual length"
 DROPPED = (
     *(LONG_LINE, LOW_SCORE, NOT_UTF8, EMPTY, COPY, SCRIPT, *filters.REASONS, HELD_OUT),
     *(DUPLICATE, TOO_LONG, RATIO, NEAR_DUPLICATE, LOOPING, OUTLYING),
@@ -146,12 +146,12 @@ def foreign(line: str, language: str) -> bool:
     foreign_letters = {char for char in set(line) if _foreign_letter(char, script)}
     others = sum(map(foreign_letters.__contains__, line)) if foreign_letters else 0
     letters = sum(map(str.isalpha, line)) if others else 0
-    weight = 4 if script.startswith("CJK") else 2  # a CJK character is about a word, so fewer of them are enough
+    weight = 4 if script.startswith("CJK") else 2  # a CJK character is about a word, so a quarter is enough
     return weight * (letters - others) < letters
 
 
 def held_out_hashes(pairs: Iterable[tuple[str, str]], *settings: Cleaning) -> frozenset[bytes]:
-    """Repair held-out pairs in each way in which `settings` repair training text. Return the hashes of the results."""
+    """Repair each held-out pair once per way of repairing text in `settings`. Return the hashes of the results."""
     repairs = different_repairs(settings)
     return frozenset(pair_hash(repair(src, each), repair(tgt, each)) for src, tgt in pairs for each in repairs)
 
@@ -181,7 +181,7 @@ def has_low_score(corpus: schema.Corpus, chunk: Chunk, index: int) -> bool:
 def read_pair(corpus: schema.Corpus, chunk: Chunk, index: int) -> tuple[str, str, str | None]:
     """Return the repaired pair and None, or excerpts of both lines and the reason to drop the pair.
 
-    `corpus` is the corpus section with the settings of the chunk's source.
+    `corpus` must have the settings of the chunk's source (see `Corpus.of_source`).
     """
     raw = chunk.src[index], chunk.tgt[index]
     if raw[0] is None or raw[1] is None:
@@ -217,7 +217,7 @@ def clean_chunk(
             src, tgt = tgt, src
         if reason := reason or unusable(src, tgt, section):
             stats.drop(reason, src, tgt)
-        elif pair_hash(without_first_tokens(src), tgt) in held_out:  # hashes of pairs without first tokens
+        elif pair_hash(without_first_tokens(src), tgt) in held_out:  # held-out pairs have no first tokens
             stats.drop(HELD_OUT, src, tgt)
         else:
             sides[0].append(prefix + src)

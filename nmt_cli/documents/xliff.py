@@ -23,7 +23,7 @@ _CODE = re.compile(r"(START|CLOSE)_(.+)")  # the id of a paired <x> in Angular: 
 
 
 def _role(name: str, tag: str) -> tuple[str, str]:
-    """Return the kind and the name of an inline element, as InlineReader expects them."""
+    """Return the kind and the label of an inline element, as InlineReader expects them."""
     values = {key: value for key, value, _, _ in attributes(tag)}
     if name in _PAIRS:
         return _PAIRS[name], f"pair {values.get('startRef') or values.get('rid') or values.get('id', '')}"

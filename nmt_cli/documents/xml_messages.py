@@ -117,7 +117,7 @@ Role = Callable[[str, str], tuple[str, str]]
 class Escapes:
     """The escapes that a format uses in addition to those of XML.
 
-    `lines` matches a line end in its only group. It is None if text is not split into lines.
+    `lines` matches a separator of lines. Its only group contains the whole match. It is None if text has no separators.
     """
 
     escape: Callable[[str], str] = str
@@ -128,12 +128,12 @@ class Escapes:
 class InlineReader:
     """Reads the content of elements as text with inline markup.
 
-    `role` takes an element's name and start tag, and returns a kind and a name. The kinds are:
+    `role` takes an element's name and start tag, and returns a kind and a label. The kinds are:
     - "tag": an element with text inside
     - "copy": an element that is copied with its content
     - "block": an element whose content is a segment of its own
     - "open" and "close": elements that stand for a start tag and an end tag
-    Both elements of an "open" and "close" pair have the same name. Elements of the other kinds have the name "".
+    The two elements of a pair, "open" and "close", have the same label. For the other kinds, the label is "".
     """
 
     def __init__(self, role: Role, escapes: Escapes | None = None) -> None:
@@ -151,8 +151,8 @@ class InlineReader:
         builder = self._builder(spelling, protection)
         while index < len(tokens):
             token = tokens[index]
-            kind, name = self._kind(token)
-            is_whole = kind == "copy" or (name and name != token.name)  # copied with its content
+            kind, label = self._kind(token)
+            is_whole = kind == "copy" or (label and label != token.name)  # copied with its content
             stop = ends.get(index, index) + 1 if is_whole else index + 1
             whole = "".join(each.source for each in tokens[index:stop])
             if kind == "text":
@@ -169,7 +169,7 @@ class InlineReader:
             elif kind == "copy":
                 builder.add_standalone([whole], joins=token.kind == "comment")
             else:
-                builder.add_tag(name, [whole], close=kind == "close", once=True)
+                builder.add_tag(label, [whole], close=kind == "close", once=True)
             index = stop
         return parts + builder.build()
 
@@ -182,16 +182,16 @@ class InlineReader:
         return parts
 
     def _kind(self, token: xml.Token) -> tuple[str, str]:
-        """Return the kind and the name of a token.
+        """Return the kind and the label of a token.
 
-        The kind is "text", "cdata", "block", "copy", "open" or "close". "open" and "close" tags of a pair have the same
-        name. Tokens of the other kinds have the name "".
+        The kind is "text", "cdata", "block", "copy", "open" or "close". The two tags of a pair, "open" and "close",
+        have the same label. For the other kinds, the label is "".
         """
         if token.kind in ("text", "cdata"):
             return token.kind, ""
         if not token.name:
             return "copy", ""
-        kind, name = self._role(token.name.rpartition(":")[2], token.source)
+        kind, label = self._role(token.name.rpartition(":")[2], token.source)
         if kind == "block":
             return kind, ""
         if token.kind == "end":
@@ -200,7 +200,7 @@ class InlineReader:
             return "copy", ""
         if kind == "tag":
             return ("copy", "") if token.kind == "empty" else ("open", token.name)
-        return kind, name
+        return kind, label
 
     def _unescaped(self, spelling: xml.Spelling, text: str) -> str:
         return self._escapes.unescape(spelling.unescape(text))

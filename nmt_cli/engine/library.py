@@ -1,8 +1,8 @@
 """Open the compiled engine and choose its level, the instruction set to use.
 
 The library is compiled for one CPU architecture, and contains a copy of the code for each level (on macOS, only for
-some levels). By default, nmt uses the fastest level that the CPU supports. NMT_ENGINE names another level, or `off` for
-no engine.
+some levels). By default, nmt uses the fastest level that the CPU supports. The variable NMT_ENGINE can name another
+level. With NMT_ENGINE=off, nmt does not use the engine.
 """
 
 import ctypes

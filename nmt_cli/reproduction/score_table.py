@@ -41,7 +41,7 @@ def show_scores(run: RunFiles, hypotheses: dict[str, list[str]], score: Scorer) 
             name = by_system[0].name
             expected = _expected(run, split, by_system[0].metric)
             rows.append([f"{split} {name}", expected, *(each.shown() for each in by_system)])
-            if split != "general":  # the split test follows dev, so the signatures of test replace those of dev
+            if split != "general":  # dev comes before test, so the signatures of test replace those of dev
                 signatures[name] = f"{by_system[-1].signature} {by_system[-1].verbose}"
         for by_pair in zip(*(report.pairs for report in reports), strict=True):
             for scores_of_pair in zip(*(each.scores for each in by_pair), strict=True):

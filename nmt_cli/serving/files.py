@@ -15,7 +15,7 @@ from nmt_cli.serving.service import Service
 from nmt_cli.serving.texts import TextFormat
 
 KINDS = SUFFIXES | {".txt": "text"}  # suffix of a file name -> format
-MAX_FILE_BYTES = 1 << 24  # maximum bytes of an upload, including its pictures
+MAX_FILE_BYTES = 1 << 24  # maximum bytes of an upload; pictures in a document count too
 MAX_FILES = 100  # maximum number of stored files
 MAX_BYTES = 1 << 26  # maximum bytes of all stored files
 SECONDS = 1800  # how long a file is kept

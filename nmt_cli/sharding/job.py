@@ -111,7 +111,10 @@ class Job:
         return self._units or []
 
     def plan(self, start: int = 0) -> None:
-        """Read the plan of the units, or make it. Count file `start` first, so that workers share the work."""
+        """Read the plan of the units. If there is none, count the lines of all files and write it.
+
+        Counting begins with file `start`. Workers begin with different files, and use the counts of other workers.
+        """
         if stored := self._read(PLAN, Plan):
             counts = stored.counts
         else:

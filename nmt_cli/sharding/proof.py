@@ -92,7 +92,10 @@ def _copy(job: Job, unit: Unit, reader: Reader, target: IO[bytes]) -> None:
 
 
 def _problem(job: Job, unit: Unit, reader: Reader) -> tuple[Sidecar | None, str]:
-    """Read a unit's input and output. Return its sidecar or None, and the reason why its result is invalid or ""."""
+    """Read a unit's input and output. Return its sidecar, and the reason why its result is invalid.
+
+    The sidecar is None if it is missing or if reading fails. The reason is "" if the result is valid.
+    """
     content = reader.read(unit)
     try:
         sidecar = job.sidecar(unit)

@@ -17,9 +17,9 @@ from nmt_cli.transformer.attention import Layout, linear
 def _combined(factors_ND: Tensor, terms_ND: Tensor, positions_N: Tensor, longest: int) -> Tensor:
     """Return y with y_t = factor_t * y_(t-1) + term_t within each sentence, where y = 0 before the first token.
 
-    Each pass of the loop doubles the number of steps that each factor and each term combine.
-    `positions_N` holds the position of each token in its sentence, counted from 0 in the order of the rows. `longest`
-    is at least the number of tokens in the longest sentence.
+    After a pass of the loop, each factor and each term stand for twice as many steps as before. `positions_N` numbers
+    the tokens of each sentence from 0, in the order of the rows. `longest` is at least the number of tokens in the
+    longest sentence.
     """
     distance = 1
     while distance < min(longest, len(terms_ND)):

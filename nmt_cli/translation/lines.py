@@ -57,7 +57,8 @@ def read_chunks(
     Lines of more than MAX_LINE_BYTES are cut. In a line that is not UTF-8, U+FFFD replaces each run of invalid bytes.
     `counts` counts both kinds of lines. Raise DataError if line 1 is not UTF-8 and looks like the start of a compressed
     or binary file. With `strict`, raise it for any line that is not UTF-8. `name` is the word for a line in messages,
-    and `first` the number of the first line. When the caller asks for a chunk after the last one, call `all_read`.
+    and `first` the number of the first line. Call `all_read` when the caller has taken the last chunk and asks for
+    another.
     """
     chunk, size = list[str](), 0
     for line in _read(descriptor, counts, name, strict, first):
@@ -78,7 +79,7 @@ def read_lines(descriptor: int, counts: Counter[str], name: str = "line", *, str
 
 
 def _read(descriptor: int, counts: Counter[str], name: str, strict: bool, first: int) -> Iterator[str | None]:
-    """Yield lines, and yield None before each read. A read may block, so the caller can first pass on its lines."""
+    """Yield lines. A read may block, so yield None before it: the caller can then pass on the lines that it has."""
     number, line, block = first - 1, b"", b"more"
     while block:
         yield None

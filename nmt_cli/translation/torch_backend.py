@@ -42,12 +42,12 @@ def _out_of_memory_named(device: torch.device) -> Iterator[None]:
 def on_gpus(models: Sequence[ModelDirectory], precision: str, workers: int | None) -> Backend:
     """Return a backend on all GPUs, or on the first `workers` of them.
 
-    If there are several GPUs, a forked process searches on each GPU. There are two exceptions, in which this process
-    searches by itself, on one GPU. First, a launcher may have started this process. Second, this process may have used
-    CUDA already, and then its forked processes cannot use CUDA. Raises UsageError if the precision is int8.
+    If there are several GPUs, a forked process searches on each GPU. But if a launcher has started this process, it
+    searches by itself, on one GPU. It does the same if it used CUDA before the first search, because its forked
+    processes could not use CUDA then. Raises UsageError if the precision is int8.
     """
     if precision == "int8":
-        raise UsageError("--precision int8 is for CPUs. Use auto, or set CUDA_VISIBLE_DEVICES= to use the CPU")
+        raise UsageError("--precision int8 is for CPUs. Use auto, or set CUDA_VISIBLE_DEVICES to -1 to use the CPU")
     devices = [torch.device("cuda", i) for i in range(torch.cuda.device_count())][:workers]
     own = choose_device() if "LOCAL_RANK" in os.environ else devices[0]
     weights = [load_transformer(each) for each in models]

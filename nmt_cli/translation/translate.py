@@ -178,7 +178,7 @@ def score_lines(
 ) -> None:
     """Read lines from the file descriptor `source`, and their translations from the file `options.score_pairs`.
 
-    Write the scores to the file descriptor `target`. Raises DataError if their numbers of lines differ.
+    Write the scores to the file descriptor `target`. Raises DataError if one input has more lines than the other.
     """
     total, tokens, counts = 0.0, 0, translator.counts
     translations = os.open(options.score_pairs or "", os.O_RDONLY)
