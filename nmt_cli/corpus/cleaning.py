@@ -37,7 +37,7 @@ RATIO = "length ratio"
 NEAR_DUPLICATE = "near-twin of dev or test"
 # The module `synthetic` checks the last two.
 LOOPING = "synthetic side loops"
-OUTLYING = "synthetic side of unusual length"
+OUTLYING = "synthetic side of outlying length"
 DROPPED = (
     *(LONG_LINE, LOW_SCORE, NOT_UTF8, EMPTY, COPY, SCRIPT, *filters.REASONS, HELD_OUT),
     *(DUPLICATE, TOO_LONG, RATIO, NEAR_DUPLICATE, LOOPING, OUTLYING),
