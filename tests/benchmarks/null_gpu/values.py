@@ -98,6 +98,17 @@ def allow_new_numpy() -> None:
     interpreter._patch_lang_tensor = patched
 
 
+def allow_products_in_bf16() -> None:
+    """Let Triton's interpreter multiply bf16 matrices. It stores bf16 as integers, and would multiply these."""
+    product = interpreter.InterpreterBuilder.create_dot
+
+    def in_float32(self: Any, a: Any, b: Any, *rest: Any) -> Any:
+        wide = (self.create_fp_ext(x, tl.float32) if x.dtype.scalar == tl.bfloat16 else x for x in (a, b))
+        return product(self, *wide, *rest)
+
+    interpreter.InterpreterBuilder.create_dot = in_float32
+
+
 def triton_math(name: str, x: Any) -> Any:
     return getattr(tl.math, name)(x)
 
@@ -131,6 +142,7 @@ def interpret() -> None:
             return fold(self, *args, **kwargs)
 
     allow_new_numpy()
+    allow_products_in_bf16()
     for name in ("rsqrt", "exp", "log", "erf"):  # the interpreter has Triton's functions, not NVIDIA's
         setattr(libdevice, name, partial(triton_math, name))
     CachingAutotuner.run, CompiledFxGraph.__call__, ConstantFolder.run = run, call, folded
