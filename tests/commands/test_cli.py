@@ -254,6 +254,7 @@ def test_env_prints_the_defaults_chosen_for_the_hardware(nmt: Nmt, monkeypatch: 
     )
     monkeypatch.setattr(env, "best_precision", lambda level: f"best of {level}")
     monkeypatch.setattr(env.library, "describe", lambda: "base")
+    monkeypatch.setattr(torch.version, "cuda", "13.9")  # the build of PyTorch has it without a GPU, too
     packages = [Mock(version="1.2"), Mock(version="3.4")]
     for package, name in zip(packages, ("huggingface_hub", "torch"), strict=True):
         package.name = name
@@ -271,7 +272,7 @@ def test_env_prints_the_defaults_chosen_for_the_hardware(nmt: Nmt, monkeypatch: 
         monkeypatch.setattr(env, "choose_device", lambda chosen=chosen: torch.device(chosen["device"]))
         code, out, _ = nmt("env", "--json")
         expected = {"cpu": "Some CPU, 5 usable cores", "cpu features": "avx2 avx512f amx_int8", "engine": "base"}
-        expected |= {**chosen, "translation workers": workers, "nmt": __version__, **versions}
+        expected |= {**chosen, "cuda": "13.9", "translation workers": workers, "nmt": __version__, **versions}
         values = json.loads(out)
         assert (code, {name: values[name] for name in expected}) == (0, expected)
         lines = nmt("env")[1].split("\n")[:-1]

@@ -1,5 +1,6 @@
 """The stages of `prepare`: samples, duplicates, encoding, and the pool of workers."""
 
+import os
 import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -235,10 +236,16 @@ def signalled(number: int) -> int:
     return number
 
 
-def test_workers_ignore_the_signals_that_schedulers_send_to_every_process() -> None:
+def test_workers_go_on_after_errors_and_after_the_signals_that_schedulers_send_to_every_process() -> None:
+    """An error of any kind is raised with its own cause."""
     numbers = [signal.SIGINT, signal.SIGTERM, signal.SIGUSR1]
     with stages.Pool(2) as pool:
         assert (
             list(pool.map(signalled, [int(number) for number in numbers] * stages.SERIAL_JOBS))
             == numbers * stages.SERIAL_JOBS
         )
+        with pytest.raises(FileNotFoundError, match="no-such-directory"):
+            list(pool.calls(os.listdir, ["no-such-directory"]))
+        with pytest.raises(MemoryError):
+            list(pool.calls(bytearray, [2**62]))
+        assert list(pool.calls(str, range(4))) == ["0", "1", "2", "3"]

@@ -19,6 +19,7 @@ def test_the_spelling_is_that_of_the_file() -> None:
     assert translated('{"a": "caf\\u00e9", "b":"x\\/y z"}') == '{"a": "CAF\\u00c9", "b":"X\\/Y Z"}'
     assert translated('{"a": "café \\"x\\""}') == '{"a": "CAFÉ \\"X\\""}'
     assert translated('["a b",\n\n  {"k" : "c"} ]\n') == '["A B",\n\n  {"k" : "C"} ]\n'
+    assert translated('{"a": [], "b": [{}, [ ], "c"]}') == '{"a": [], "b": [{}, [ ], "C"]}'
 
 
 def test_plural_keys() -> None:

@@ -30,6 +30,7 @@ def test_whole_words_are_kept() -> None:
     assert shown("Play MP3 or 4MP, an MP", "MP") == ["Play MP3 or 4MP, an"]
     assert shown("用Firefox看", "Firefox") == ["用 看"]
     assert shown("C++ is fun", "C++") == ["is fun"]
+    assert shown("the C++API or the C++ API", "C++ API") == ["the C++API or the"], "its words have spaces between them"
     assert shown("a %s dog", "cat") == ["a %s dog"], "other placeholders are visible without --protect"
     assert shown("a %s dog, a cat", "cat", protect=True) == ["a dog, a"]
     assert shown("see https://cat.org/cat and (cat)", "cat", protect=True) == ["see and"]

@@ -114,6 +114,9 @@ def test_numbers_and_prose_are_not_placeholders() -> None:
         ("Click <b>here</b> now", "Click here now", "now <b>here</b> Click"),
         ('Go <a href="x">here</a> now', "Go here now", 'now <a href="x">here</a> Go'),
         ("Click <Trans to={x}>here</Trans> now", "Click here now", "now <Trans to={x}>here</Trans> Click"),
+        ("Click <x-link>here</x-link> now", "Click here now", "now <x-link>here</x-link> Click"),
+        ("Click <ui:link>here</ui:link> now", "Click here now", "now <ui:link>here</ui:link> Click"),
+        ("Click <Nav.Link>here</Nav.Link> now", "Click here now", "now <Nav.Link>here</Nav.Link> Click"),
     ],
 )
 @pytest.mark.parametrize("strict", [False, True])

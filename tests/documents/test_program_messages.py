@@ -28,6 +28,7 @@ def answer(text: str) -> Model:
         ("android", "Don\\'t", answer("d'eau"), "d\\'eau"),
         ("android", "dog", answer('@a "b" \\'), '\\@a \\"b\\" \\\\'),
         ("android", '"it\'s"', answer("d'eau"), '"d\'eau"'),
+        ("android", '"it\'s"', answer('l\'"eau"'), '"l\'\\"eau\\""'),
         ("android", "a\\nb &lt;b&gt;c&lt;/b&gt;", capitals, "A\\nB &lt;b&gt;C&lt;/b&gt;"),
         ("android", "%1$s of <xliff:g id='x'>%2$s</xliff:g>", capitals, "%1$s OF <xliff:g id='x'>%2$s</xliff:g>"),
         ("strings", 'a \\"b\\" caf\\U00e9', capitals, 'A \\"B\\" CAFÉ'),

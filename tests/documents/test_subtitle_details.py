@@ -138,8 +138,9 @@ def test_sections_and_fields_of_ass(text: str, texts: list[str]) -> None:
 
 
 def test_speeches_and_empty_cues_keep_their_line_breaks_and_marks() -> None:
-    text = "[Events]\n" + line("- A dog\\n- A cat")
-    assert translated_file("ass", text.encode(), capitals).decode() == text.replace("dog", "DOG").replace("cat", "CAT")
+    text = "[Events]\n" + line("- A {}\\n- A {}\\n- A {}")
+    out = translated_file("ass", text.format("dog", "cat", "cow").encode(), capitals).decode()
+    assert out == text.format("DOG", "CAT", "COW")
     text = "1\n00:00:01,000 --> 00:00:02,000\nI saw\n\n2\n00:00:02,000 --> 00:00:03,000\n<b>it</b> {\\k1}\n"
     out = translated_file("srt", text.encode(), lambda _: Aligned("Ja", [(2, 0)])).decode()
     assert out == text.replace("I saw", "Ja").replace("it", "")

@@ -144,16 +144,19 @@ def test_the_license_of_a_model_card(tmp_path, card, expected):
 
 
 def test_only_the_preferred_weights_are_downloaded(tmp_path, monkeypatch):
-    """Safetensors are preferred to pickles, and pickles to Marian's files. The optimizer's state is left out."""
+    """Safetensors are preferred to pickles, and pickles to Marian's files. The optimizer's state is left out.
+
+    The names keep their letter case.
+    """
     for names in (["model.safetensors"], ["pytorch_model.bin"], ["model.npz"], []):
         directory = tmp_path / f"{len(list(tmp_path.iterdir()))}"
         directory.mkdir()
         for name in names:
             (directory / name).touch()
         monkeypatch.setattr("huggingface_hub.snapshot_download", client := Mock(return_value=str(directory)))
-        assert hub.download("owner/name@v1" if names else "owner/name") == directory
+        assert hub.download("Owner/Name@V1" if names else "Owner/Name") == directory
         forms = [["model*.safetensors"], ["pytorch_model*.bin"], ["*.npz", "*.yml"]]
         expected = forms[: next((i for i, form in enumerate(forms, 1) if any(directory.glob(form[0]))), 3)]
         text, rest = ["*.json", "*.spm", "README.md"], {"ignore_patterns": "*.optimizer.npz"}
-        rest |= {"revision": "v1" if names else None}
-        assert client.call_args_list == [call("owner/name", allow_patterns=[*text, *form], **rest) for form in expected]
+        rest |= {"revision": "V1" if names else None}
+        assert client.call_args_list == [call("Owner/Name", allow_patterns=[*text, *form], **rest) for form in expected]

@@ -564,6 +564,8 @@ def test_a_report_without_details_a_baseline_or_a_gate() -> None:
     assert [(count, score.ci is None) for count, score in alone.values()] == [(1, True), (3, False)]
     everywhere = NearDuplicates("", {"near_lines": [1, 2, 3, 4]})
     assert list(filled(near_duplicates=everywhere).bleu_by_near_duplicates()) == ["with"]
+    nowhere = NearDuplicates("", {"near_lines": []})
+    assert filled(near_duplicates=nowhere).bleu_by_near_duplicates() == {}, "it would be the BLEU of all lines"
     units = [filled(tokenize=name).unit for name in ("zh", "char", "ja-mecab", "13a", "ko-mecab", "none")]
     assert units == ["characters"] * 3 + ["words"] * 3
     long = filled(segments=[replace(filled().segments[0], hypothesis="x" * 1200)]).text()

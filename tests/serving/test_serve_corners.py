@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
-from unittest.mock import AsyncMock, Mock, call
+from unittest.mock import ANY, AsyncMock, Mock, call
 
 import pytest
 import uvicorn
@@ -411,6 +411,16 @@ def test_closing_ends_all_work_and_all_processes() -> None:
 
     asyncio.run(run())
     assert sorted(ended) == ["a", "b"]
+
+
+@pytest.mark.parametrize("limit", [1, 512, 5000])
+def test_a_server_accepts_as_many_connections_as_it_is_given(monkeypatch: pytest.MonkeyPatch, limit: int) -> None:
+    listeners, port = Mock(), Mock()
+    monkeypatch.setattr(uvicorn.Server, "startup", AsyncMock())
+    monkeypatch.setattr(server, "Listener", listeners)
+    one = server._Server(uvicorn.Config("-"), Mock(), "ready", port, limit)
+    asyncio.run(one.startup())
+    listeners.assert_called_once_with(port, limit, ANY)
 
 
 def test_a_server_stops_in_this_order(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -341,6 +341,27 @@ def test_stalled_readers_are_disconnected_and_slow_readers_are_not(monkeypatch: 
     listening(app, 5, test)
 
 
+def test_a_stalled_reader_that_sends_another_request_is_disconnected(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What it sends ends the wait for headers, but not the wait for its reading."""
+    monkeypatch.setattr(connections, "WRITE_SECONDS", 0.1)
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        for more in (True, False):
+            await send({"type": "http.response.body", "body": b"x" * 16 * MEGABYTE, "more_body": more})
+
+    async def test(place: tuple[str, int], listener: Listener) -> None:
+        reader, writer = await asyncio.open_connection(*place, limit=1 << 16)
+        writer.write(GET + b"\r\n")
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(GET)
+        async with asyncio.timeout(5):
+            while listener.count:
+                await asyncio.sleep(0.01)
+
+    listening(app, 5, test)
+
+
 def test_readers_below_the_lowest_speed_are_disconnected(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connections, "WRITE_SECONDS", 0.5)
     monkeypatch.setattr(connections, "WRITE_BYTES", 20 * MEGABYTE)

@@ -87,6 +87,14 @@ def test_equally_many_first_lines_of_each_language_pair_are_translated(lab: Lab,
     assert dev.translated(count) == lines
 
 
+def test_the_lines_of_each_set_are_chosen_by_its_own_language_pairs(lab: Lab) -> None:
+    corpus = open_corpus(lab.corpus)
+    languages = {"dev": [["en", "de", 20]], "test": [["en", "de", 12], ["de", "en", 8]]}
+    corpus = dataclasses.replace(corpus, manifest=corpus.manifest | {"languages": languages})
+    chosen = {split: validation.DevSet(corpus, lab.recipe(), split).translated(4) for split in languages}
+    assert chosen == {"dev": [0, 1, 2, 3], "test": [0, 1, 12, 13]}
+
+
 def test_sources_of_a_dev_set_have_eos_only_if_the_model_reads_it(lab: Lab) -> None:
     model, settings = load_model(lab.reference / "model").model, lab.recipe("training.validate_bleu=0")
     dev = validation.DevSet(open_corpus(lab.corpus), settings)

@@ -92,7 +92,7 @@ def difference(a: list[Tensor], b: list[Tensor]) -> float:
 @pytest.mark.parametrize("changes", VARIANTS.values(), ids=VARIANTS)
 def test_logits_equal_the_plain_reference(changes: dict) -> None:
     model = random_model(tiny(**changes), V)
-    for lengths in (RAGGED, [(6, 7)] * 3):
+    for lengths in (RAGGED, [(6, 7)] * 3, [(4, 2)], [(2, 3), (1, 3)], [(9, 5)], [(3, 9)]):
         pairs = random_pairs(1, V, lengths)
         actual = logits_of(model, pairs)
         assert difference([x[:, 1:] for x in actual], Reference(model).logits(pairs)) < 1e-10

@@ -141,6 +141,7 @@ def tokenizer_of(*known: str, target: Any = None) -> Any:
         ("sv", ["vi"], "HENRY VI OCH HUNDEN", "Henry vi och hunden"),
         ("en", ["mix"], "A MIX OF WATER AND AIR", "A mix of water and air"),
         ("en", [], "A MIX OF WATER AND AIR", "A MIX of water and air"),  # the Roman numeral 1009, unless it is a word
+        ("en", [], "THE NGO AND THE WTO HELP THE USA WITH AIDS", "The NGO and the WTO help the USA with AIDS"),
         ("en", ["NGOS"], "THE NGOS AND THE FRDP HELP", "The NGOS and the FRDP help"),
         ("en", [], "The WATER Runs Home Today Now", "The WATER runs home today now"),
         ("en", [], "The Dog And The Water Home in", None),
