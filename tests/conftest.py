@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 from lab import ENGLISH, GERMAN, Lab
 
 from nmt_cli.recipe import loading
@@ -20,10 +19,6 @@ from nmt_cli.system import console
 
 # One thread: computations in tests are too small for more, and waiting threads slow down a busy machine.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
-
-# Without a GPU, Triton interprets kernels on the CPU, with numpy. Triton reads the variable when it is imported.
-if not torch.cuda.is_available():
-    os.environ.setdefault("TRITON_INTERPRET", "1")
 
 # Temporary directories in memory, if there is enough: on a disk, fsync is slow and tests gain nothing from it, because
 # what a process has written survives its SIGKILL anyway. Some tests run programs there, which noexec would forbid.
@@ -45,6 +40,14 @@ training: {{steps: 30, tokens_per_step: 400, micro_batches: 4, warmup_steps: 60,
 averaging: {{last: 3}}
 decoding: {{beam: 1}}
 """
+
+
+def pytest_configure() -> None:
+    """Without a GPU, let Triton interpret kernels on the CPU. It reads the variable when it is imported."""
+    import torch  # reads OMP_NUM_THREADS when it is imported
+
+    if not torch.cuda.is_available():
+        os.environ.setdefault("TRITON_INTERPRET", "1")
 
 
 def freeze_modules() -> None:

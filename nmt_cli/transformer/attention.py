@@ -172,7 +172,7 @@ def has_kernel(x: Tensor, d_k: int, d_v: int) -> bool:
 
 def _uses_short_kernels(q_NHK: Tensor, k_MHK: Tensor, queries: Layout, keys: Layout) -> bool:
     """Return whether to use the kernels for short sentences. Only training uses them, because compiling takes time."""
-    mean = (len(q_NHK) + len(k_MHK)) / (2 * len(queries.lengths_B))
+    mean = (len(q_NHK) + len(k_MHK)) / (2 * (len(queries.offsets_B) - 1))
     short = mean <= SHORT_MEAN and max(queries.max_length, keys.max_length) <= SHORT_MAX
     if not short or q_NHK.shape[2] not in (16, 32, 64, 128) or not torch.is_grad_enabled():
         return False

@@ -24,6 +24,7 @@ from torch import Tensor
 # tokens, and a warp is a group of 32 threads.
 FORWARD = {"BLOCK": 64, "num_warps": 4, "num_stages": 1}
 BACKWARD = {"BLOCK": 32, "num_warps": 4, "num_stages": 1}
+OFFSETS = ["query_offsets", "key_offsets"]  # their alignment differs from batch to batch
 LOG2_E = tl.constexpr(1.4426950408889634)
 
 
@@ -31,7 +32,8 @@ LOG2_E = tl.constexpr(1.4426950408889634)
 def _place(query_offsets, key_offsets, H: tl.constexpr):
     """Return the head of this program, and the first token and the length of its sentence on both sides.
 
-    The programs of the last sentences start first. They take the longest, because batches are sorted by length.
+    The programs of the last sentences start first. Batches are sorted by length, so the longest sentences are last.
+    Only PAD sentences, which are short, can follow them.
     """
     program = tl.num_programs(0) - 1 - tl.program_id(0)
     sentence = program // H
@@ -64,7 +66,7 @@ def _scores(q_rows, k_rows, rows, columns, keys, scale, CAUSAL: tl.constexpr):
     return tl.where(allowed, scores, float("-inf"))
 
 
-@triton.jit
+@triton.jit(do_not_specialize_on_alignment=OFFSETS)
 def _forward(
     q, k, v, out, log_sums, query_offsets, key_offsets, q_stride, k_stride, v_stride, scale,
     H: tl.constexpr, K: tl.constexpr, CAUSAL: tl.constexpr, BLOCK: tl.constexpr,
@@ -113,7 +115,7 @@ def _gradients(
     return probs, probs * (probs_grad - mean_grad[:, None]) * scale
 
 
-@triton.jit
+@triton.jit(do_not_specialize_on_alignment=OFFSETS)
 def _backward(
     q, k, v, out, log_sums, grad, q_grad, k_grad, v_grad, query_offsets, key_offsets, q_stride, k_stride, v_stride,
     scale, H: tl.constexpr, K: tl.constexpr, CAUSAL: tl.constexpr, BLOCK: tl.constexpr,

@@ -23,8 +23,13 @@ from nmt_cli.transformer import model as modelling
 )
 def test_compiled_layers_are_exact(changes: dict[str, object], kernels: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The loss and all gradients, with dropout, equal those in float64 to 1e-5. One compilation serves both batches."""
+    calls = []
     if kernels == "ours":
         pytest.importorskip("triton", minversion="3.7", reason="older versions cannot interpret kernels with numpy 2.4")
+        from nmt_cli.transformer import sentence_attention
+
+        settings = sentence_attention._settings
+        monkeypatch.setattr(sentence_attention, "_settings", lambda *each: calls.append(1) or settings(*each))
     else:
         monkeypatch.setattr(attention, "SHORT_MAX", 0)
     from torch.nn.attention.varlen import _varlen_attn, _varlen_attn_backward  # takes seconds
@@ -61,3 +66,4 @@ def test_compiled_layers_are_exact(changes: dict[str, object], kernels: str, mon
         for a, b in zip(found, wanted, strict=True):
             assert (a.double() - b).norm() < 1e-5 * b.norm()
     assert len(compiled) > 4
+    assert bool(calls) == (kernels == "ours")
