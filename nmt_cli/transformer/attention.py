@@ -21,7 +21,8 @@ from nmt_cli.transformer import hardware
 Device = torch.device | str
 TILE = 128  # tokens; maximum lengths are rounded up to a multiple of this number, as in flash attention
 MIN_WIDTH = 16  # minimum columns of a grid: on a CPU, a float32 softmax over fewer columns takes ten times as long
-# Flash attention is faster for sentences longer than these numbers of tokens (tests/benchmarks/gpu_attention.py).
+# Above this mean number of tokens, flash attention is faster (tests/benchmarks/gpu_attention.py). The maximum limits
+# the time of a program of the Triton kernels, which computes a whole sentence.
 SHORT_MEAN, SHORT_MAX = 128, 512
 Int64s = npt.NDArray[np.int64]
 torch.backends.cuda.enable_cudnn_sdp(False)  # cuDNN builds a plan for each shape, and most batches have a new shape

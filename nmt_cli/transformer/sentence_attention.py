@@ -98,7 +98,10 @@ def _forward(
 
 @triton.jit
 def _load_queries(q, out, grad, log_sums, rows, queries, q_stride, H: tl.constexpr, K: tl.constexpr):
-    """Load what the backward pass needs of each query. `mean_grad` is the mean of its probabilities' gradients."""
+    """Load queries, the gradients of their outputs, and two numbers for each query.
+
+    `log_sum` is the stored logarithm. `mean_grad` is the mean gradient of the probabilities, weighted by them.
+    """
     q_rows, grad_rows = _load(q, rows, queries, q_stride, K), _load(grad, rows, queries, H * K, K)
     log_sum = tl.load(log_sums + rows * H, mask=rows < queries, other=0.0)
     mean_grad = tl.sum(_load(out, rows, queries, H * K, K).to(tl.float32) * grad_rows.to(tl.float32), 1)

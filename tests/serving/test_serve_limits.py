@@ -342,7 +342,7 @@ def test_stalled_readers_are_disconnected_and_slow_readers_are_not(monkeypatch: 
 
 
 def test_a_stalled_reader_that_sends_another_request_is_disconnected(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What it sends ends the wait for headers, but not the wait for its reading."""
+    """The second request stops the timer for headers, but not the timer for reading the answer."""
     monkeypatch.setattr(connections, "WRITE_SECONDS", 0.1)
 
     async def app(scope: Any, receive: Any, send: Any) -> None:
